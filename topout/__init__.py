@@ -1,0 +1,20 @@
+"""topout: find out why training scales badly, mend it, and know how many nodes are worth asking for.
+
+The names below are what a script may import. They load on first use, and outside `topout run` they do nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topout.api.instrument import count, span, step
+
+__version__ = "0.1.0"
+__all__ = ["count", "span", "step"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from topout.api import instrument
+
+        return getattr(instrument, name)
+    raise AttributeError(f"module 'topout' has no attribute {name!r}")

@@ -1,0 +1,261 @@
+"""The numbers that analyses produce, as they stand in `analysis.json`.
+
+`None` means not measured, `0` a measured zero. Shares run from 0 to 1 and refer to the elapsed time of the common
+window, averaged over ranks, unless a name says otherwise. Growing this file is a change of the public JSON: raise
+`ANALYSIS_VERSION` when a meaning changes, and update the frozen surface test.
+"""
+
+from dataclasses import dataclass, field
+
+ANALYSIS_VERSION = 1
+
+PHASES = (
+    "input", "copy", "forward", "backward", "wait", "transfer", "optimizer", "evaluation", "checkpoint", "other",
+)  # fmt: skip
+"""Where a rank's time goes; the shares of one rank add up to 1. `wait` and `transfer` are exposed communication."""
+
+VERDICTS = (
+    "compute", "memory-bandwidth", "memory-size", "input-iops", "input-bandwidth", "input-decode", "host",
+    "communication-latency", "communication-bandwidth", "load-imbalance", "serial-phase",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The steady steps that every share refers to: the same stretch of time for all ranks."""
+
+    first_step: int
+    last_step: int
+    num_steps: int
+    num_warmup_steps: int
+    """Leading steps left out: compilation, autotuning, first touch."""
+    elapsed_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Duration of a step inside the window, over steps; a step takes as long as its slowest rank."""
+
+    mean_ns: float
+    median_ns: float
+    p05_ns: float
+    p95_ns: float
+    samples_per_s: float | None = None
+    """Over all ranks; needs a DataLoader, whose batches say how many samples they hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTime:
+    """Where one rank's window went."""
+
+    rank: int
+    host: str
+    shares: dict[str, float]
+    """One entry a phase of `PHASES`; they add up to 1."""
+    busy_step_ns: float
+    """Mean time a step until this rank had nothing left to do but wait for others or for the wire."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pop:
+    """Multiplicative efficiencies after POP.
+
+    parallel = load_balance * communication, and communication = serialisation * transfer.
+    """
+
+    parallel_efficiency: float
+    load_balance: float
+    communication_efficiency: float
+    serialisation_efficiency: float | None
+    transfer_efficiency: float | None
+    work_efficiency: float
+    """Of the time outside communication, the share that trains: forward, backward, optimizer, host code around them."""
+    overall_efficiency: float
+    """parallel_efficiency * work_efficiency"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """The device tree, from kernels seen by --profile. parallel = load_balance * communication * orchestration."""
+
+    parallel_efficiency: float
+    load_balance: float
+    communication_efficiency: float
+    orchestration_efficiency: float
+    compute_share: float
+    exposed_communication_share: float
+    exposed_copy_share: float
+    idle_share: float
+    tensor_core_share: float | None = None
+    """Share of kernel time in kernels that use tensor cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """The input pipeline."""
+
+    wait_share: float | None = None
+    num_workers: int | None = None
+    batch_size: int | None = None
+    opens_per_s: float | None = None
+    """Files opened from Python, loader workers included, all ranks."""
+    directory_scans_per_s: float | None = None
+    read_calls_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    mean_read_bytes: float | None = None
+    running_share: float | None = None
+    """Of the loader's busy time, the share on a CPU (transforming). The three add up to 1 with sleeping."""
+    opening_share: float | None = None
+    reading_share: float | None = None
+    limit: str | None = None
+    """iops, bandwidth or decode: what the loader spends its time on, when it starves the rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """Collectives, and the part of them that nothing hides."""
+
+    wait_share: float | None = None
+    """Waiting for a late rank."""
+    transfer_share: float | None = None
+    """Moving bytes when all have arrived, latency included."""
+    is_split_withheld: bool = False
+    """Clocks of hosts disagree by more than the effect: wait and transfer are then given as transfer alone."""
+    clock_skew_ns: float | None = None
+    num_collectives_per_step: float | None = None
+    bytes_per_step: float | None = None
+    mean_message_bytes: float | None = None
+    bytes_per_s: float | None = None
+    """Bytes of a step over its exposed transfer time."""
+    backend: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank that the others wait for."""
+
+    rank: int
+    host: str
+    phase: str
+    excess_share: float
+    """How much longer its busy step is than the median rank's, as a share of the step."""
+    is_persistent: bool
+    """Late in most steps, not now and then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial:
+    """Phases in which the job does not train."""
+
+    evaluation_share: float | None = None
+    checkpoint_share: float | None = None
+    single_rank_share: float | None = None
+    """Share of the time in which one rank evaluates or saves while the others wait."""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Memory, host and device; the largest rank counts."""
+
+    peak_host_bytes: int | None = None
+    host_total_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    device_total_bytes: int | None = None
+    parameter_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    is_out_of_memory: bool = False
+    requested_bytes: int | None = None
+    """What the allocation that failed asked for."""
+    largest_batch: int | None = None
+    """Predicted: the largest per-rank batch that would fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Arithmetic: how fast, and of what the device could do."""
+
+    flops_per_step: float | None = None
+    """Of all ranks, counted on the autograd graph of one step."""
+    flops_per_s: float | None = None
+    peak_flops_per_s: float | None = None
+    peak_origin: str | None = None
+    """`table` (hardware.toml) or `assumed` (cores x clock x width)."""
+    model_flops_utilisation: float | None = None
+    memory_bound_share: float | None = None
+    """Of compute time, the share in operations limited by memory bandwidth; needs --profile."""
+    host_share: float | None = None
+    """Share of the step in which the device had run dry and the host was still preparing work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What the rules need to know about how the job was set up; None where it does not apply or was not seen."""
+
+    num_ranks: int = 1
+    num_hosts: int = 1
+    device_name: str | None = None
+    num_cores: int | None = None
+    """Cores of a host."""
+    cores_per_rank: int | None = None
+    threads_per_rank: int | None = None
+    is_bound: bool | None = None
+    uses_autocast: bool | None = None
+    uses_tf32: bool | None = None
+    uses_channels_last: bool | None = None
+    has_convolutions: bool | None = None
+    supports_bf16: bool | None = None
+    supports_tf32: bool | None = None
+    uses_data_parallel: bool | None = None
+    """torch.nn.DataParallel, the single-process way to use several GPUs."""
+    torch_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterfallBar:
+    """One step down from the ideal rate to the measured one."""
+
+    name: str
+    share: float
+    """Share of the ideal rate lost here."""
+    remaining_share: float
+    """What is left of the ideal rate after this bar."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What holds the job back, and how we know."""
+
+    name: str
+    share: float
+    """Share of the time that this cause explains."""
+    runner_up: str | None = None
+    runner_up_share: float | None = None
+    evidence: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    phase: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measures:
+    """Everything measured of one run; a part that was not measured is left at its empty default."""
+
+    window: Window | None = None
+    step: StepTime | None = None
+    shares: dict[str, float] = field(default_factory=dict)
+    """Mean over ranks of `RankTime.shares`."""
+    ranks: tuple[RankTime, ...] = ()
+    pop: Pop | None = None
+    device: Device | None = None
+    input: Input = field(default_factory=Input)
+    communication: Communication = field(default_factory=Communication)
+    stragglers: tuple[Straggler, ...] = ()
+    serial: Serial = field(default_factory=Serial)
+    memory: Memory = field(default_factory=Memory)
+    compute: Compute = field(default_factory=Compute)
+    environment: Environment = field(default_factory=Environment)
+    waterfall: tuple[WaterfallBar, ...] = ()
+    not_measured: tuple[str, ...] = ()
+    """Sentences: what is missing and why."""

@@ -1,0 +1,124 @@
+"""The run folder: where a run is written and from where it is read, on this machine or another.
+
+topout-runs/<date>-<script>-<n>/
+    run.json                 what was asked, where it ran, how it ended
+    rank-00000.events        what the rank recorded of itself (blocks, see `block`)
+    rank-00000.counters      what was sampled of the rank from outside (same format)
+    logs/rank-00000.out|err  what the rank printed
+    profile/rank-00000.json  a torch.profiler window, with --profile
+    first_failure.txt        the first failing rank's traceback, when there is one
+    analysis.json            measures, verdict and findings (versioned)
+    report.html              the same to read
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from topout.schema.errors import ExitCode, TopoutError
+
+RUN_VERSION = 1
+DEFAULT_ROOT = "topout-runs"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The paths inside one run folder. Creating the object touches nothing."""
+
+    path: Path
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def analysis_json(self) -> Path:
+        return self.path / "analysis.json"
+
+    @property
+    def report_html(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def first_failure(self) -> Path:
+        return self.path / "first_failure.txt"
+
+    def events(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.events"
+
+    def counters(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.counters"
+
+    def log(self, rank: int, stream: str) -> Path:
+        """`stream` is `out` or `err`."""
+        return self.path / "logs" / f"rank-{rank:05d}.{stream}"
+
+    def profile(self, rank: int) -> Path:
+        return self.path / "profile" / f"rank-{rank:05d}.json"
+
+    def ranks_recorded(self) -> list[int]:
+        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("rank-*.events"))
+
+
+def create_run_folder(root: Path, script_name: str) -> RunFolder:
+    """Makes a folder of its own for a run; two runs that start together get different ones."""
+    day = datetime.now().astimezone().strftime("%Y-%m-%d")
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(script_name).stem) or "run"
+    for number in range(1, 100_000):
+        folder = root / f"{day}-{stem}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise TopoutError(
+                f"Cannot create the run folder {folder}.",
+                why=error.strerror or str(error),
+                do="choose a writable place with --runs DIR",
+                exit_code=ExitCode.ENVIRONMENT,
+            ) from error
+        (folder / "logs").mkdir()
+        return RunFolder(folder)
+    raise TopoutError(f"{root} holds 100,000 runs of {stem} today.", why="every number is taken", do="use --runs DIR")
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
+    data = content.encode() if isinstance(content, str) else content
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
+    """The folder and its run.json, or an error that says what the path is instead."""
+    folder = RunFolder(Path(path))
+    if not folder.path.is_dir():
+        raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do="make one: topout run FILE")
+    try:
+        run = json.loads(folder.run_json.read_text())
+    except FileNotFoundError:
+        raise TopoutError(
+            f"{path} is not a run folder.", why="it holds no run.json", do=f"pass a folder under {DEFAULT_ROOT}/"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise TopoutError(
+            f"{folder.run_json} cannot be read.", why=str(error), do="the file is damaged; restore it or run again"
+        ) from error
+    version = run.get("version") if isinstance(run, dict) else None
+    if not isinstance(version, int) or version > RUN_VERSION:
+        raise TopoutError(
+            f"{path} was written by a newer topout.",
+            why=f"its format is version {version}, this topout reads up to {RUN_VERSION}",
+            do="pip install --upgrade topout",
+        )
+    return folder, run
