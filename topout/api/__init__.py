@@ -1,0 +1,1 @@
+"""What a script may import from topout."""

@@ -1,0 +1,43 @@
+"""Marks for scripts that want to say more than the taps can see. Outside `topout run` they do nothing.
+
+Not needed for ordinary torch loops: steps, input, backward, optimizer, evaluation and checkpoints are seen without
+them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from topout.record.clock import now_ns
+from topout.record.recorder import current
+from topout.schema.event import NOT_GIVEN, Kind
+
+_PHASES = {"input": Kind.INPUT, "copy": Kind.COPY, "evaluation": Kind.EVALUATION, "checkpoint": Kind.CHECKPOINT}
+
+
+def step() -> None:
+    """Ends a step. Once called, this defines the steps; optimizers no longer do."""
+    recorder = current()
+    if recorder is not None:
+        recorder.begin_training(now_ns())
+        recorder.end_step(by_hand=True)
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Names a stretch of the script; `input`, `copy`, `evaluation` and `checkpoint` count as those phases."""
+    recorder = current()
+    if recorder is None or recorder.settings.leaves_out(name):
+        yield
+        return
+    start_ns = now_ns()
+    try:
+        yield
+    finally:
+        recorder.span(recorder.code(_PHASES.get(name, Kind.SPAN), name), start_ns)
+
+
+def count(name: str, n: int = 1) -> None:
+    """Counts something: samples, tokens, cache misses. The report shows the total and the rate."""
+    recorder = current()
+    if recorder is not None and not recorder.settings.leaves_out(name):
+        recorder.emit((recorder.code(Kind.COUNT, name), now_ns(), 0, int(n), NOT_GIVEN))

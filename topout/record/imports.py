@@ -1,0 +1,56 @@
+"""Calls back when a module has been imported, so that a tap is in place before the script can use what it taps.
+
+Imports nothing by itself: a script that never imports torch runs without it.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Callback = Callable[[ModuleType], None]
+
+
+class AfterImport(MetaPathFinder):
+    """Finds nothing itself: lets the other finders find, and adds a call after the module has run."""
+
+    def __init__(self, callbacks: dict[str, list[Callback]]) -> None:
+        self._callbacks = callbacks
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        callbacks = self._callbacks.get(name)
+        if callbacks is None:
+            return None
+        for finder in sys.meta_path:
+            if finder is self:
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                break
+        else:
+            return None
+        loader = spec.loader
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        run_module = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run_module(module)
+            for callback in callbacks:
+                callback(module)
+
+        # on the instance, so that the module keeps the loader it would have without us
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def call_after_import(callbacks: dict[str, list[Callback]]) -> None:
+    """Registers callbacks by module name; a module that is already there is served at once."""
+    for name in list(callbacks):
+        if name in sys.modules:
+            for callback in callbacks.pop(name):
+                callback(sys.modules[name])
+    sys.meta_path.insert(0, AfterImport(callbacks))

@@ -1,0 +1,20 @@
+"""Recognises an allocation that failed, and keeps what it says: that is the verdict's evidence."""
+
+import re
+
+from topout.record.recorder import Recorder
+
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_REQUESTED = re.compile(r"(?:allocate|allocating)\s+([\d.]+)\s*(bytes|KiB|MiB|GiB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def record_out_of_memory(error: BaseException, recorder: Recorder) -> None:
+    text = str(error)
+    if not isinstance(error, MemoryError) and not any(sign in text.lower() for sign in _SIGNS):
+        return
+    found = _REQUESTED.search(text)
+    requested_bytes = round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+    device = "cuda" if "cuda" in text.lower() else "cpu"
+    recorder.fact(out_of_memory={"text": text[:2000], "requested_bytes": requested_bytes, "device": device})
+    recorder.fact(**recorder.loader_facts)

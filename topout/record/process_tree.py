@@ -1,0 +1,107 @@
+"""CPU time, memory and input/output of a rank and of everything it started, read from /proc without touching it.
+
+The kernel adds what a child used to its parent once it is reaped, so sums over the living plus the parent's own account
+for workers that have come and gone. Linux alone.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_NOT_WORKERS = (b"resource_tracker", b"semaphore_tracker", b"compile_worker", b"forkserver import main")
+
+IO_COUNTERS = {
+    b"rchar": "read_bytes",
+    b"wchar": "write_bytes",
+    b"syscr": "read_calls",
+    b"syscw": "write_calls",
+    b"read_bytes": "storage_read_bytes",
+    b"write_bytes": "storage_write_bytes",
+}
+"""The kernel's names in /proc/<pid>/io, and ours."""
+
+
+@dataclass(frozen=True)
+class CpuTime:
+    """Of a process itself, and of the children it has reaped."""
+
+    own_ns: int
+    reaped_ns: int
+
+
+def read_cpu(pid: int) -> CpuTime | None:
+    data = _read(f"/proc/{pid}/stat")
+    values = data.rpartition(b")")[2].split() if data else []
+    if len(values) < 15:
+        return None
+    user, system, children_user, children_system = (int(value) for value in values[11:15])
+    return CpuTime((user + system) * _TICK_NS, (children_user + children_system) * _TICK_NS)
+
+
+def read_resident_bytes(pid: int) -> int | None:
+    data = _read(f"/proc/{pid}/statm")
+    return int(data.split()[1]) * _PAGE_BYTES if data else None
+
+
+def read_io(pid: int) -> dict[str, int]:
+    """Empty when it may not be read."""
+    found = {}
+    for line in (_read(f"/proc/{pid}/io") or b"").splitlines():
+        name, _, value = line.partition(b":")
+        if name in IO_COUNTERS:
+            found[IO_COUNTERS[name]] = int(value)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, nearest first. A kernel that does not list children gives none."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        children = _children(waiting.pop(0))
+        found += children
+        waiting += children
+    return found
+
+
+def are_workers(rank_pid: int, pids: list[int]) -> list[int]:
+    """Those that may feed the rank: the same interpreter, and none of Python's own servants."""
+    interpreter = _executable(rank_pid)
+    return [
+        pid
+        for pid in pids
+        if interpreter is not None
+        and _executable(pid) == interpreter
+        and not any(name in (_read(f"/proc/{pid}/cmdline") or b"") for name in _NOT_WORKERS)
+    ]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (_read(f"{task}/children") or b"").split())
+    return found
+
+
+def _executable(pid: int) -> str | None:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return None
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,157 @@
+"""Runs a script as one rank: `python -P -m topout.record.rank SCRIPT ARGS…`, or `-m MODULE ARGS…`.
+
+`-P` keeps the current folder off the path while topout itself is imported: a script's `random.py` must not become ours.
+
+The script runs as `__main__` with its own `sys.argv` and `sys.path`, as `python SCRIPT` would run it. Around it: taps
+before its first line, its traceback to the launcher, and an end within seconds of its last line whatever it left
+running.
+"""
+
+import os
+import runpy
+import sys
+import threading
+import time
+import traceback
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+from topout.record import torch_taps
+from topout.record.outofmemory import record_out_of_memory
+from topout.record.recorder import Recorder, set_current
+from topout.record.settings import Settings
+from topout.record.status import StatusLine
+
+EXIT_LIMIT_S = 4.0
+"""From the script's last line to the end of the process; the launcher enforces 5 s from outside."""
+
+
+def main(arguments: list[str]) -> int:
+    status = StatusLine.from_environment()
+    recorder = _start_recorder(status)
+    code = _run(arguments, status, recorder)
+    _await_working_threads(recorder)
+    status.send("done", code=code)
+    threading.Thread(target=_leave_after, args=(code,), daemon=True).start()
+    if recorder is not None:
+        try:
+            recorder.finish()
+        except Exception as error:
+            status.send("note", text=f"the recording's end was lost: {error}")
+    if code == 0:
+        _leave_process_group()
+    return code
+
+
+def _start_recorder(status: StatusLine) -> Recorder | None:
+    """Taps are needed for recording, and for --steps and --data-share even without it."""
+    try:
+        settings = Settings.from_environment()
+        if not settings.record and settings.steps is None and settings.data_share is None:
+            return None
+        recorder = Recorder(settings, status)
+        recorder.files.install()
+        torch_taps.install(recorder)
+        set_current(recorder)
+        return recorder
+    except Exception as error:
+        status.send("note", text=f"nothing was recorded: {type(error).__name__}: {error}")
+        return None
+
+
+def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) -> int:
+    try:
+        if arguments[0] == "-m":
+            _run_module(arguments[1:])
+        else:
+            _run_script(arguments)
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        trace = _below_us(error.__traceback__)
+        error.__traceback__ = trace
+        if recorder is not None:
+            recorder.guard(record_out_of_memory, error, recorder)
+        status.send("failure", text="".join(traceback.format_exception(error)))
+        sys.excepthook(type(error), error, trace)
+        return 1
+    return 0
+
+
+def _run_script(arguments: list[str]) -> None:
+    path = arguments[0]
+    sys.argv[:] = arguments
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    module = ModuleType("__main__")
+    module.__file__ = path
+    module.__loader__ = SourceFileLoader("__main__", path)
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    # for good, not for the time of the call: whoever pickles a class of the script looks it up here, workers included
+    sys.modules["__main__"] = module
+    with open(path, "rb") as file:
+        source = file.read()
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+
+
+def _run_module(arguments: list[str]) -> None:
+    sys.argv[:] = arguments
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code is None:
+        return 0
+    if isinstance(exit_.code, int):
+        return exit_.code & 0xFF
+    print(exit_.code, file=sys.stderr)  # noqa: T201 (what python itself does with sys.exit("text"))
+    return 1
+
+
+def _below_us(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first frame on; the frames that started it say nothing to its author."""
+    below = trace
+    while below is not None and below.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        below = below.tb_next
+    return below or trace
+
+
+def _await_working_threads(recorder: Recorder | None) -> None:
+    """A script may train in a thread that outlives its last line: wait while steps go on, but for no idle thread."""
+    num_steps = -1
+    while recorder is not None and num_steps != recorder.num_steps and _has_own_threads():
+        num_steps = recorder.num_steps
+        deadline = time.monotonic() + EXIT_LIMIT_S / 2
+        while _has_own_threads() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _has_own_threads() -> bool:
+    return any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate())
+
+
+def _leave_process_group() -> None:
+    """Scripts forget it; left to destructors, some ranks then abort after the result is computed."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    leaving = threading.Thread(target=distributed.destroy_process_group, daemon=True)
+    leaving.start()
+    leaving.join(EXIT_LIMIT_S / 2)
+
+
+def _leave_after(code: int) -> None:
+    time.sleep(EXIT_LIMIT_S)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

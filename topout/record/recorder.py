@@ -1,0 +1,203 @@
+"""The recorder of one rank: takes rows from the taps, keeps count of steps, writes once a second.
+
+Everything here runs inside somebody's training loop. A method that a tap calls on every step appends one row and
+returns; whatever may fail is noted and switched off, never raised.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from topout.record.clock import clock_pair, now_ns
+from topout.record.files import FileCounts
+from topout.record.settings import Settings
+from topout.record.status import StatusLine
+from topout.record.writer import EventWriter
+from topout.schema.event import NOT_GIVEN, Flag, Kind, pack_code
+from topout.schema.run_folder import RunFolder
+
+_FLUSH_INTERVAL_NS = 1_000_000_000
+_STEP = pack_code(Kind.STEP)
+_OFF_MAIN = int(pack_code(Kind(1), 0, Flag.OFF_MAIN_THREAD)) - int(Kind(1))
+
+
+class Recorder:
+    """One rank's recording, from before the script's first line to after its last."""
+
+    def __init__(self, settings: Settings, status: StatusLine) -> None:
+        self.settings = settings
+        self.is_active = settings.record and settings.run is not None
+        self.num_steps = 0
+        self.notes: list[str] = []
+        self.files = FileCounts()
+        self.at_step_end: list[Callable[[int], None]] = []
+        """Called with the step's number after each step; for what looks once a step (profiler, device events)."""
+        self.at_pulse: list[Callable[[], None]] = []
+        """Called about once a second, at the end of a step."""
+        self.at_finish: list[Callable[[], None]] = []
+        self.mark: Callable[[str], None] = _no_mark
+        """Hears which phase ends now; the device clock takes its place when there is a GPU."""
+        self.num_optimizer_steps = 0
+        self.skipped_step: Callable[[Any], None] | None = None
+        """Counts a step that a gradient scaler left out; set by the optimizer tap."""
+        self.unpacks_saved_tensors = False
+        """The script offloads or recomputes activations: looking at saved tensors would run its code."""
+        self.loader_facts: dict[str, Any] = {}
+        """Of the loader that handed out the last batch."""
+        self._status = status
+        self._facts: dict[str, Any] = {}
+        self._clock_pairs = [clock_pair()]
+        self._main_thread = threading.get_ident()
+        self._step_start_ns = 0
+        self._next_flush_ns = 0
+        self._steps_by_hand = False
+        self._writer: EventWriter | None = None
+        self.emit: Callable[[tuple[int, ...]], None] = _drop
+        if self.is_active and settings.run is not None:
+            writer = EventWriter(RunFolder(settings.run).events(settings.rank), self._lose_file)
+            if writer.is_open:
+                self._writer = writer
+                self.emit = writer.emit
+                self.fact(rank=settings.rank, host=socket.gethostname(), pid=os.getpid())
+        os.register_at_fork(after_in_child=self._leave_child)
+
+    # rows
+
+    def code(self, kind: Kind, name: str = "") -> int:
+        """The code of rows of this kind and name; asked for once, then reused."""
+        return pack_code(kind, self._writer.name_id(name) if self._writer and name else 0)
+
+    def span(self, code: int, start_ns: int, value: int = NOT_GIVEN, ref: int = NOT_GIVEN) -> None:
+        """A row from `start_ns` until now, marked when it does not belong to the main thread."""
+        if threading.get_ident() != self._main_thread:
+            code += _OFF_MAIN
+        self.emit((code, start_ns, now_ns() - start_ns, value, ref))
+
+    def counter(self, name: str, value: int) -> None:
+        self.emit((self.code(Kind.COUNTER, name), now_ns(), 0, value, NOT_GIVEN))
+
+    # steps
+
+    @property
+    def has_begun(self) -> bool:
+        """Training has begun: a batch was fetched, or something ran backward."""
+        return self._step_start_ns != 0
+
+    def begin_training(self, start_ns: int) -> None:
+        """The first sign of training; the first step starts here."""
+        if not self._step_start_ns:
+            self._step_start_ns = start_ns
+
+    def end_step(self, *, by_hand: bool = False) -> None:
+        """One step is over. Once a script says so itself (`topout.step`), optimizers no longer count."""
+        if by_hand:
+            self._steps_by_hand = True
+        elif self._steps_by_hand:
+            return
+        end_ns = now_ns()
+        start_ns = self._step_start_ns or end_ns
+        self.emit((_STEP, start_ns, end_ns - start_ns, NOT_GIVEN, self.num_steps))
+        self._step_start_ns = end_ns
+        self.num_steps += 1
+        for callback in self.at_step_end:
+            self.guard(callback, self.num_steps - 1)
+        if end_ns >= self._next_flush_ns:
+            self._pulse(end_ns)
+
+    def maybe_flush(self) -> None:
+        """For loops that never end a step: memory stays bounded."""
+        if self._writer is not None and self._writer.is_full:
+            self._pulse(now_ns())
+
+    # facts and notes
+
+    def fact(self, **facts: Any) -> None:
+        """Something the rank knows about itself; a later value replaces an earlier one."""
+        new = {key: value for key, value in facts.items() if self._facts.get(key) != value}
+        if new and self._writer is not None:
+            self._facts.update(new)
+            self._writer.facts(new)
+
+    def note(self, text: str) -> None:
+        """Something could not be recorded: said once, in the run folder and to the launcher."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self._status.send("note", text=f"rank {self.settings.rank}: {text}")
+            self.fact(notes=list(self.notes))
+
+    def tell(self, kind: str, **content: Any) -> None:
+        self._status.send(kind, **content)
+
+    # ends
+
+    def finish(self) -> None:
+        """The script is over: the last rows, facts and counts leave for the file."""
+        for callback in self.at_finish:
+            self.guard(callback)
+        self._count_files()
+        self._clock_pairs.append(clock_pair())
+        self.fact(clock_pairs=self._clock_pairs, ended=True)
+        if self._writer is not None:
+            self._writer.close()
+
+    def guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs something that must not fail into training; a failure becomes a note."""
+        try:
+            return action(*arguments)
+        except Exception as error:
+            self.note(f"{getattr(action, '__name__', 'recorder')} failed: {type(error).__name__}: {error}")
+            return None
+
+    def _pulse(self, at_ns: int) -> None:
+        self._next_flush_ns = at_ns + _FLUSH_INTERVAL_NS
+        for callback in self.at_pulse:
+            self.guard(callback)
+        self._count_files()
+        if len(self._clock_pairs) == 1:
+            self._clock_pairs.append(clock_pair())
+            self.fact(clock_pairs=list(self._clock_pairs))
+        if self._writer is not None:
+            self._writer.flush()
+
+    def _count_files(self) -> None:
+        opens, scans = self.files.totals()
+        self.counter("file_opens", opens)
+        self.counter("directory_scans", scans)
+
+    def _lose_file(self, reason: str) -> None:
+        self.emit = _drop
+        self._writer = None
+        self.is_active = False
+        self.note(reason)
+
+    def _leave_child(self) -> None:
+        """A forked child (a loader worker) records nothing: the file and the pipe are its parent's."""
+        self.is_active = False
+        self.emit = _drop
+        self._status = StatusLine(None)
+        if self._writer is not None:
+            self._writer.forget()
+            self._writer = None
+
+
+def _no_mark(_phase: str) -> None:
+    """Takes the place of `mark` on a CPU, where a phase ends when the host says so."""
+
+
+def _drop(_row: Any, /) -> None:
+    """Takes the place of `emit` when there is nowhere to write."""
+
+
+_current: Recorder | None = None
+
+
+def current() -> Recorder | None:
+    """The recorder of this process, or None outside `topout run`."""
+    return _current
+
+
+def set_current(recorder: Recorder | None) -> None:
+    global _current
+    _current = recorder

@@ -1,0 +1,44 @@
+"""What the launcher asks of a rank's recorder, handed over in the environment."""
+
+import fnmatch
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_VARIABLE = "TOPOUT_RUN"
+SETTINGS_VARIABLE = "TOPOUT_RECORD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One rank's orders."""
+
+    run: Path | None = None
+    rank: int = 0
+    world_size: int = 1
+    record: bool = True
+    steps: int | None = None
+    data_share: float | None = None
+    profile: tuple[int, int] | None = None
+    filter: tuple[str, ...] = ()
+
+    @classmethod
+    def from_environment(cls) -> "Settings":
+        run = os.environ.get(RUN_VARIABLE)
+        asked = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
+        profile = asked.get("profile")
+        return cls(
+            run=Path(run) if run else None,
+            rank=int(os.environ.get("RANK", "0")),
+            world_size=int(os.environ.get("WORLD_SIZE", "1")),
+            record=bool(asked.get("record", True)),
+            steps=asked.get("steps"),
+            data_share=asked.get("data_share"),
+            profile=(profile[0], profile[1]) if profile else None,
+            filter=tuple(asked.get("filter") or ()),
+        )
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether `--filter` asks to leave out what bears this name."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.filter)

@@ -1,0 +1,42 @@
+"""The rank's line to its launcher: JSON lines on an inherited pipe.
+
+Not a transport for data: a few messages a run. A broken pipe is ignored; a rank never depends on who listens.
+"""
+
+import json
+import os
+from typing import Any
+
+from topout.record.clock import now_ns
+
+STATUS_FD = "TOPOUT_STATUS_FD"
+
+
+class StatusLine:
+    """Says what the launcher must know: notes, failures, the end."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    @classmethod
+    def from_environment(cls) -> "StatusLine":
+        text = os.environ.pop(STATUS_FD, "")
+        if not text.isdigit():
+            return cls(None)
+        # the script's own children must not hold the launcher's pipe open
+        try:
+            os.set_inheritable(int(text), False)
+        except OSError:
+            return cls(None)
+        return cls(int(text))
+
+    def send(self, kind: str, **content: Any) -> None:
+        if self._fd is None:
+            return
+        line = json.dumps({"kind": kind, "at_ns": now_ns(), **content}) + "\n"
+        view = memoryview(line.encode())
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            self._fd = None

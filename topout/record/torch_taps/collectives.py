@@ -1,0 +1,82 @@
+"""Taps the collectives that a script calls itself, and reads DDP's own from torch's flight recorder.
+
+DDP issues its buckets from C++; a communication hook would see them but costs a third of a small step and takes the
+place of the script's own. The flight recorder stamps each rank's arrival at no visible cost and is read at the end.
+"""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from topout.record.clock import now_ns
+from topout.record.recorder import Recorder
+from topout.record.torch_taps import flight
+from topout.schema.event import NOT_GIVEN, Kind
+
+_OPERATIONS = (
+    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier",
+    "monitored_barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+)  # fmt: skip
+_POINT_TO_POINT = ("send", "recv")
+_depth = 0
+
+
+def install(module: ModuleType, recorder: Recorder) -> None:
+    sequences: dict[str, int] = {}
+    for name in (*_OPERATIONS, *_POINT_TO_POINT):
+        if hasattr(module, name):
+            setattr(module, name, _tapped(getattr(module, name), name, sequences, recorder))
+    _tap_end(module, recorder)
+    recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
+
+
+def _tapped(original: Any, name: str, sequences: dict[str, int], recorder: Recorder) -> Any:
+    is_matched = name in _OPERATIONS
+
+    @functools.wraps(original)
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        global _depth
+        if torch.compiler.is_compiling() or _depth:  # an object collective is made of tensor ones
+            return original(*args, **kwargs)
+        group = _group_name(kwargs.get("group"))
+        sequence = NOT_GIVEN
+        if is_matched:
+            sequence = sequences[group] = sequences.get(group, -1) + 1
+        start_ns = now_ns()
+        _depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _depth -= 1
+            recorder.span(recorder.code(Kind.COLLECTIVE, name + group), start_ns, _num_bytes(args, kwargs), sequence)
+
+    return collective
+
+
+def _group_name(group: Any) -> str:
+    """Empty for the default group; others are told apart by torch's name, which is the same on all ranks."""
+    return f"@{group.group_name}" if group is not None and hasattr(group, "group_name") else ""
+
+
+def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    for candidate in (*args[:2], *kwargs.values()):
+        if isinstance(candidate, (list, tuple)) and candidate and hasattr(candidate[0], "nbytes"):
+            return sum(int(item.nbytes) for item in candidate)
+        if hasattr(candidate, "nbytes"):
+            return int(candidate.nbytes)
+    return NOT_GIVEN
+
+
+def _tap_end(module: ModuleType, recorder: Recorder) -> None:
+    """The flight recorder may go with the process group: read it before."""
+    original = module.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        recorder.guard(flight.record_arrivals, recorder)
+        return original(*args, **kwargs)
+
+    setattr(module, original.__name__, destroy_process_group)

@@ -1,0 +1,112 @@
+"""Taps the DataLoader: how long each batch was waited for, and `--data-share`, which makes loaders shorter.
+
+Works for map and iterable data sets, with and without workers, because all of them hand out batches in one `__next__`.
+"""
+
+import functools
+import math
+from types import ModuleType
+from typing import Any
+
+from topout.record.clock import now_ns
+from topout.record.recorder import Recorder
+from topout.schema.event import NOT_GIVEN, Kind
+
+
+def install(module: ModuleType, recorder: Recorder) -> None:
+    numbers = _IteratorNumbers()
+    _tap_iter(_loader_class(module), recorder, numbers)
+    _tap_next(module._BaseDataLoaderIter, recorder)
+    if recorder.settings.data_share is not None:
+        _shorten(_loader_class(module), recorder.settings.data_share)
+
+
+def _loader_class(module: ModuleType) -> Any:
+    return getattr(module, "DataLoader", None) or module.StatefulDataLoader
+
+
+class _IteratorNumbers:
+    """Numbers iterators in the order in which they start."""
+
+    last = -1
+
+
+def _tap_iter(loader_class: Any, recorder: Recorder, numbers: _IteratorNumbers) -> None:
+    original = loader_class.__iter__
+    started = recorder.code(Kind.LOADER)
+    waited = recorder.code(Kind.INPUT)
+    share = recorder.settings.data_share
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        start_ns = now_ns()
+        iterator = original(self)
+        numbers.last += 1
+        iterator._topout_number = numbers.last
+        iterator._topout_left = _batches_left(self, recorder) if share is not None else None
+        iterator._topout_facts = {"batch_size": self.batch_size, "num_workers": self.num_workers}
+        batch_size = self.batch_size if isinstance(self.batch_size, int) else NOT_GIVEN
+        recorder.emit((started, start_ns, 0, batch_size, numbers.last))
+        # starting workers is waiting for input, too
+        recorder.span(waited, start_ns, 0, numbers.last)
+        recorder.maybe_flush()
+        return iterator
+
+    loader_class.__iter__ = iterate
+
+
+def _batches_left(loader: Any, recorder: Recorder) -> int | None:
+    try:
+        return len(loader)  # already shortened, see _shorten
+    except TypeError:
+        recorder.note(
+            "--data-share needs a loader with a length; this one has none, so it was left whole (--steps works)"
+        )
+        return None
+
+
+def _tap_next(iterator_class: Any, recorder: Recorder) -> None:
+    original = iterator_class.__next__
+    waited = recorder.code(Kind.INPUT)
+
+    @functools.wraps(original)
+    def next_batch(self: Any) -> Any:
+        left = getattr(self, "_topout_left", None)
+        if left is not None:
+            if left <= 0:
+                raise StopIteration
+            self._topout_left = left - 1
+        start_ns = now_ns()
+        batch = original(self)
+        recorder.span(waited, start_ns, _num_samples(batch), getattr(self, "_topout_number", NOT_GIVEN))
+        recorder.loader_facts = getattr(self, "_topout_facts", {})
+        recorder.begin_training(start_ns)
+        recorder.mark("input")
+        return batch
+
+    iterator_class.__next__ = next_batch
+
+
+def _num_samples(batch: Any) -> int:
+    """Samples in a batch as DataLoaders collate it: the first dimension of the first tensor."""
+    for _ in range(3):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        if isinstance(batch, dict) and batch:
+            batch = next(iter(batch.values()))
+        elif isinstance(batch, (list, tuple)) and batch:
+            batch = batch[0]
+        else:
+            break
+    return NOT_GIVEN
+
+
+def _shorten(loader_class: Any, share: float) -> None:
+    original = loader_class.__len__
+
+    @functools.wraps(original)
+    def shortened_length(self: Any) -> int:
+        return max(1, math.ceil(int(original(self)) * share))
+
+    loader_class.__len__ = shortened_length

@@ -1,0 +1,37 @@
+"""How many bytes parameters, gradients and optimizer state take: counted once, after the second step."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from topout.record.recorder import Recorder
+
+
+def record_sizes(optimizers: Iterable[Any], recorder: Recorder) -> None:
+    import torch
+
+    parameters = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    state_bytes = sum(
+        _local_bytes(value)
+        for optimizer in optimizers
+        for state in optimizer.state.values()
+        if isinstance(state, dict)
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    recorder.fact(
+        num_parameters=sum(p.numel() for p in parameters.values()),
+        parameter_bytes=sum(_local_bytes(p) for p in parameters.values()),
+        gradient_bytes=sum(_local_bytes(p.grad) for p in parameters.values() if p.grad is not None)
+        or sum(_local_bytes(p) for p in parameters.values() if p.requires_grad),
+        optimizer_bytes=state_bytes,
+        uses_channels_last=any(
+            p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous()
+            for p in parameters.values()
+        ),
+    )
+
+
+def _local_bytes(tensor: Any) -> int:
+    """Bytes on this rank: a sharded tensor counts with its shard."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return int(local.numel() * local.element_size())
