@@ -1,0 +1,83 @@
+"""What a rank prints: into its log file, on the terminal for rank 0, and the last of it kept to explain a failure.
+
+The pipe is emptied whatever happens to the file or the terminal: a full disk must not stop a rank inside `print`.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 16
+_TAIL_BYTES = 1 << 14
+
+
+class LogPipe:
+    """One stream of one rank. `on_failure` hears why the file cannot be written, each time."""
+
+    def __init__(
+        self, fd: int, path: Path | None, *, terminal_fd: int | None, on_failure: Callable[[OSError], None]
+    ) -> None:
+        self.fd = fd
+        self._terminal_fd = terminal_fd
+        self._on_failure = on_failure
+        self._tail = bytearray()
+        self._file_fd: int | None = None
+        if path is not None:
+            try:
+                self._file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                on_failure(error)
+
+    def read(self) -> bool:
+        """Takes what is there; False when the other end is closed."""
+        try:
+            data = os.read(self.fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not data:
+            return False
+        self._tail += data
+        del self._tail[:-_TAIL_BYTES]
+        self._keep(data)
+        self._show(data)
+        return True
+
+    @property
+    def tail(self) -> str:
+        return self._tail.decode(errors="replace")
+
+    def close(self) -> None:
+        if self._file_fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file_fd)
+            self._file_fd = None
+
+    def _keep(self, data: bytes) -> None:
+        if self._file_fd is None:
+            return
+        try:
+            _write_all(self._file_fd, data)
+        except OSError as error:
+            # tried again with the next chunk: space may return
+            self._on_failure(error)
+
+    def _show(self, data: bytes) -> None:
+        if self._terminal_fd is None:
+            return
+        try:
+            _write_all(self._terminal_fd, data)
+        except OSError:
+            self._terminal_fd = None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            # a terminal that somebody else made non-blocking
+            os.set_blocking(fd, True)

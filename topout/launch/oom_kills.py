@@ -1,0 +1,32 @@
+"""How often the kernel has killed for lack of memory, so that a SIGKILL can be told apart from somebody's `kill -9`.
+
+Counts of the control group, else of the whole machine; compare one reading before the job with one after.
+"""
+
+from pathlib import Path
+
+from topout.launch.topology import cgroup_folder
+
+
+def count_oom_kills() -> int | None:
+    """None when the kernel does not tell."""
+    group = cgroup_folder("memory")
+    for path in (group / "memory.events", group / "memory.oom_control", Path("/proc/vmstat")):
+        count = read_oom_kill(path)
+        if count is not None:
+            return count
+    return None
+
+
+def read_oom_kill(path: Path) -> int | None:
+    """The line `oom_kill N` of one of the kernel's files."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def kills_since(before: int | None) -> int | None:
+    after = count_oom_kills()
+    return None if before is None or after is None else max(0, after - before)

@@ -1,0 +1,136 @@
+"""One rank as an operating-system process: started bound, in a session of its own, ended with all its children.
+
+Not a way to run helper programs: what is started here dies with the launcher, even when the launcher is killed.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from topout.schema.world import Rank
+
+_PR_SET_PDEATHSIG = 1
+
+
+class RankProcess:
+    """A running rank and the ends of its pipes that the launcher holds."""
+
+    def __init__(self, rank: Rank, command: Sequence[str], environment: Callable[[int], dict[str, str]]) -> None:
+        self.rank = rank
+        self.signals_sent: set[int] = set()
+        self.told_at_ns: int | None = None
+        self.ended_at_ns: int | None = None
+        self.status_fd, status_write_fd = os.pipe()
+        out_fd, err_fd = -1, -1
+        try:
+            self.out_fd, out_fd = os.pipe()
+            self.err_fd, err_fd = os.pipe()
+            self._popen = subprocess.Popen(
+                command,
+                env=environment(status_write_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=out_fd,
+                stderr=err_fd,
+                pass_fds=(status_write_fd,),
+                start_new_session=True,
+                preexec_fn=_prepare_child(rank.cores),  # noqa: PLW1509  (no thread runs yet when ranks start)
+            )
+        finally:
+            for fd in (status_write_fd, out_fd, err_fd):
+                if fd >= 0:
+                    os.close(fd)
+        self.pid = self._popen.pid
+        self.pidfd = _open_pidfd(self.pid)
+        for fd in (self.status_fd, self.out_fd, self.err_fd):
+            os.set_blocking(fd, False)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.ended_at_ns is None
+
+    @property
+    def exit_code(self) -> int | None:
+        code = self._popen.returncode
+        return code if code is not None and code >= 0 else None
+
+    @property
+    def death_signal(self) -> int | None:
+        code = self._popen.returncode
+        return -code if code is not None and code < 0 else None
+
+    def tell(self, number: int) -> None:
+        """Sends a signal to the rank; a kill reaches its children too."""
+        if not self.is_alive:
+            return
+        self.signals_sent.add(number)
+        if self.told_at_ns is None:
+            self.told_at_ns = time.monotonic_ns()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+    def pass_on(self, number: int) -> None:
+        """Sends what the terminal asked of the whole job (stop, continue) without counting it as an order to end."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def reap(self) -> bool:
+        """True once the rank has ended; whatever it left behind in its group ends with it."""
+        if not self.is_alive:
+            return True
+        # look without reaping: as long as the rank is a zombie, nobody else can get its process group's number
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._popen.wait()
+        self.ended_at_ns = time.monotonic_ns()
+        return True
+
+    def give_up(self) -> None:
+        """Counts a process as ended that not even a kill ends, because the kernel does not let go of it."""
+        self._popen.returncode = -signal.SIGKILL
+        self.ended_at_ns = time.monotonic_ns()
+
+    def state(self) -> str | None:
+        """The kernel's letter for what the process does: R, S, D, T (stopped), Z; None when it cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return chr(file.read().rpartition(b")")[2].split()[0][0])
+        except (OSError, IndexError):
+            return None
+
+    def close(self) -> None:
+        for fd in (self.status_fd, self.out_fd, self.err_fd, self.pidfd):
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _prepare_child(cores: Sequence[int]) -> Callable[[], None]:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if cores:
+            # before Python starts, so that every thread and loader worker is born bound
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, cores)
+
+    return prepare

@@ -1,0 +1,55 @@
+"""Signals to the launcher, turned into something a select loop can wait for.
+
+Not usable outside the main thread, where Python delivers signals; there it stays silent.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+
+
+class LauncherSignals:
+    """While entered, signals gather here instead of ending the launcher."""
+
+    def __init__(self) -> None:
+        self._arrived: list[int] = []
+        self._previous: dict[int, Any] = {}
+        self._previous_wakeup_fd = -1
+        self.fd, self._write_fd = os.pipe()
+        for fd in (self.fd, self._write_fd):
+            os.set_blocking(fd, False)
+
+    def __enter__(self) -> "LauncherSignals":
+        if threading.current_thread() is threading.main_thread():
+            self._previous_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+            for number in _WATCHED:
+                # under nohup the terminal's hang-up is ignored on purpose
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._previous:
+            signal.set_wakeup_fd(self._previous_wakeup_fd)
+        os.close(self.fd)
+        os.close(self._write_fd)
+
+    def taken(self) -> list[int]:
+        """Signals that arrived since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.append(number)

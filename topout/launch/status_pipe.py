@@ -1,0 +1,44 @@
+"""What ranks tell the launcher: JSON lines on a pipe, see docs/recording.md.
+
+Not for data; a line that is not understood is dropped, since a rank's recorder may be older or newer than its launcher.
+"""
+
+import json
+import os
+from typing import Any
+
+_LONGEST_LINE_BYTES = 1 << 20
+
+
+class StatusPipe:
+    """The launcher's end of one rank's pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.is_open = True
+        self._partial = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every whole message that has arrived."""
+        messages = []
+        while self.is_open:
+            try:
+                data = os.read(self.fd, 1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self.is_open = bool(data)
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            messages += [message for line in lines if (message := _parse(line)) is not None]
+            if len(self._partial) > _LONGEST_LINE_BYTES:
+                self._partial = b""
+        return messages
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None

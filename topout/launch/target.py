@@ -1,0 +1,87 @@
+"""What is to be run: a script or a module, looked for before anything is started or written.
+
+Not a check of what is in it; a script that does not compile says so itself, with its own traceback.
+"""
+
+import os
+import sys
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import topout
+from topout.schema.errors import TopoutError
+from topout.schema.spec import RunSpec
+
+DEFAULT_RANKS = 2
+"""Of the embedded default, which exists to show what several ranks look like."""
+
+
+def with_target(spec: RunSpec) -> RunSpec:
+    """The spec with its script checked, or the embedded default in its place."""
+    if spec.script is None:
+        if spec.is_module:
+            raise TopoutError("-m needs a module's name.", why="nothing follows it", do="topout run -m package.train")
+        recipe = Path(topout.__file__).parent / "recipes" / "digits.py"
+        if spec.num_ranks is None and spec.per_node is None:
+            spec = replace(spec, num_ranks=DEFAULT_RANKS, origins={**spec.origins, "num_ranks": "embedded default"})
+        return replace(spec, script=str(recipe), origins={**spec.origins, "script": "embedded default"})
+    if spec.is_module:
+        _check_module(spec.script)
+    else:
+        _check_script(Path(spec.script))
+    return spec
+
+
+def rank_command(spec: RunSpec) -> list[str]:
+    assert spec.script is not None
+    target = ["-m", spec.script] if spec.is_module else [spec.script]
+    return [sys.executable, "-P", "-m", "topout.record.rank", *target, *spec.args]
+
+
+def _check_script(script: Path) -> None:
+    if script.is_dir():
+        inside = sorted(path.name for path in script.glob("*.py"))
+        raise TopoutError(
+            f"{script} is a folder, not a script.",
+            why="a run needs one file to start",
+            do=f"topout run {script / inside[0]}" if inside else "name the script inside it",
+        )
+    if not script.exists():
+        raise TopoutError(
+            f"There is no script {script}.",
+            why="no such file" if script.parent.is_dir() else f"there is no folder {script.parent}",
+            do=_nearest(script),
+        )
+    if not os.access(script, os.R_OK):
+        raise TopoutError(f"{script} cannot be read.", why="its permissions forbid it", do=f"chmod u+r {script}")
+
+
+def _nearest(script: Path) -> str:
+    try:
+        names = [path.name for path in script.parent.iterdir() if path.is_file()]
+    except OSError:
+        names = []
+    near = get_close_matches(script.name, names, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {script.parent / near[0]}?"
+    if not script.suffix and (script.name.isidentifier() or "." in script.name):
+        return f"pass the path of a Python script, or -m {script.name} for a module"
+    return "pass the path of a Python script; options of topout stand before it"
+
+
+def _check_module(name: str) -> None:
+    top = name.partition(".")[0]
+    try:
+        found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+    except (ImportError, ValueError):
+        found = None
+    if found is None and top not in sys.builtin_module_names:
+        raise TopoutError(
+            f"There is no module {name}.",
+            why=f"{top} is neither in the current folder nor installed in {sys.prefix}",
+            do=f"topout run {name} without -m, for a script"
+            if name.endswith(".py")
+            else "check its name, or install it",
+        )
