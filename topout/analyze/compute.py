@@ -1,0 +1,48 @@
+"""Arithmetic: floating-point operations a second, and their share of what the devices could do.
+
+The count comes from the autograd graph of one step (model FLOPs: recomputation does not count). Peaks of accelerators
+come from `hardware.toml`; a processor's is assumed from its cores, and the share with it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topout.analyze.collectives import runs_ahead
+from topout.analyze.device import memory_bound_share
+from topout.analyze.steps import Phases
+from topout.schema.hardware import assumed_cpu_flops_per_s, find_device
+from topout.schema.measures import Compute
+from topout.trace.readers.kineto import Profile
+from topout.trace.table import RankTable
+
+
+def measure_compute(phases: Phases, profiles: Sequence[Profile], shares: Mapping[str, float]) -> Compute:
+    counted = [table.facts.get("flops_per_step") for table in phases.tables]
+    known = [float(value) for value in counted if isinstance(value, int | float) and value > 0]
+    flops_per_step = sum(known) if len(known) == len(counted) else None
+    flops_per_s = flops_per_step * len(phases.steps) / (phases.elapsed_ns / 1e9) if flops_per_step else None
+    peaks = [_peak(table) for table in phases.tables]
+    peak = sum(value for value, _ in peaks if value is not None) if all(value for value, _ in peaks) else None
+    on_device = all(runs_ahead(table) for table in phases.tables)
+    return Compute(
+        flops_per_step=flops_per_step,
+        flops_per_s=flops_per_s,
+        peak_flops_per_s=peak,
+        peak_origin=peaks[0][1] if peak is not None else None,
+        model_flops_utilisation=flops_per_s / peak if flops_per_s and peak else None,
+        memory_bound_share=memory_bound_share(profiles),
+        host_share=shares["other"] if on_device else None,
+    )
+
+
+def _peak(table: RankTable) -> tuple[float | None, str]:
+    facts: Mapping[str, Any] = table.facts
+    name = facts.get("device_name")
+    if isinstance(name, str):
+        device = find_device(name)
+        if device is None:
+            return None, "table"
+        return device.flops_per_s(facts.get("flop_dtype"), uses_tf32=bool(facts.get("uses_tf32"))), "table"
+    cores = facts.get("affinity")
+    num_cores = facts.get("num_threads") or (len(cores) if isinstance(cores, list) else None)
+    return (assumed_cpu_flops_per_s(int(num_cores)), "assumed") if num_cores else (None, "assumed")

@@ -1,0 +1,42 @@
+"""How the job was set up, as far as the rules need it: from run.json and from what the ranks told of themselves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topout.analyze.memory import hosts_of
+from topout.schema.measures import Environment
+from topout.trace.table import RankTable
+
+_AS_TOLD = (
+    "device_name", "uses_autocast", "uses_tf32", "uses_channels_last", "has_convolutions", "supports_bf16",
+    "supports_tf32", "uses_data_parallel", "torch_version",
+)  # fmt: skip
+
+
+def describe_environment(tables: Sequence[RankTable], run: Mapping[str, Any]) -> Environment:
+    """A rank that was started but recorded nothing still counts."""
+    started = [rank for rank in run.get("ranks") or [] if isinstance(rank, dict)]
+    hosts = hosts_of(run)
+    cores = [rank["cores"] for rank in started if isinstance(rank.get("cores"), list)]
+    threads = [_threads(table, started) for table in tables]
+    return Environment(
+        num_ranks=max(len(started), len(tables), 1),
+        num_hosts=max(len(hosts), len({table.host for table in tables}), 1),
+        num_cores=next((int(host["num_cores"]) for host in hosts if host.get("num_cores")), None),
+        cores_per_rank=min(map(len, cores)) if cores and all(cores) else None,
+        threads_per_rank=max((count for count in threads if count is not None), default=None),
+        is_bound=all(cores) if cores else None,
+        **{name: _first(tables, name) for name in _AS_TOLD},
+    )
+
+
+def _threads(table: RankTable, started: Sequence[Mapping[str, Any]]) -> int | None:
+    """What torch used; else what the launcher asked for."""
+    told = table.facts.get("num_threads")
+    asked = next((rank.get("num_threads") for rank in started if rank.get("rank") == table.rank), None)
+    found = told if isinstance(told, int) else asked
+    return found if isinstance(found, int) else None
+
+
+def _first(tables: Sequence[RankTable], fact: str) -> Any:
+    return next((table.facts[fact] for table in tables if table.facts.get(fact) is not None), None)

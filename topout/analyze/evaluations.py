@@ -1,0 +1,88 @@
+"""Where a rank evaluated: rows that say so, a model in evaluation mode, or batches that no backward followed.
+
+An evaluation reaches to the next training batch. After the last step it reaches to the end of the recording.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.analyze.segments import Stretches
+from topout.schema.event import Kind
+from topout.trace.table import Bools, Int64s, RankTable
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def find_evaluations(table: RankTable, end_ns: int) -> Stretches:
+    """`end_ns` is where an evaluation ends that no training follows."""
+    said = table.rows(Kind.EVALUATION)
+    found = Stretches(table.start_ns[said], table.end_ns[said])
+    batches = table.rows(Kind.INPUT, Kind.LOADER)
+    mode = table.rows(Kind.MODE)
+    backward_ns = table.start_ns[table.rows(Kind.BACKWARD)]
+    is_training = feeds_training(table, batches, backward_ns)
+    leaves = mode[table.value[mode] == 0]
+    signs = np.sort(np.concatenate([leaves, batches[~is_training]]))
+    if len(signs) == 0:
+        return found
+    training_ns = table.start_ns[batches[is_training]]
+    return_ns = table.start_ns[mode[table.value[mode] != 0]]
+    start_ns = table.start_ns[signs]
+    batch_ns, step_ns = _next(training_ns, start_ns), _next(backward_ns, start_ns)
+    # without a loader, training shows first in its backward: then only the return to training mode tells the end
+    back_ns = _last_before(return_ns, step_ns)
+    own_end_ns = np.maximum(table.end_ns[signs], np.where(back_ns >= start_ns, back_ns, start_ns))
+    ends = np.where(batch_ns < step_ns, batch_ns, np.where(step_ns < _NEVER, own_end_ns, end_ns))
+    return found + Stretches(start_ns, np.maximum(ends, start_ns))
+
+
+def trails_off(table: RankTable, last_step_ns: int) -> int:
+    """Where the rank's work ends: with its last step, or with the evaluation or save that follows it."""
+    after = table.start_ns >= last_step_ns
+    batches = table.rows(Kind.INPUT, Kind.LOADER)
+    is_training = feeds_training(table, batches, table.start_ns[table.rows(Kind.BACKWARD)])
+    mode = table.rows(Kind.MODE)
+    leaves = mode[table.value[mode] == 0]
+    signs = np.concatenate([table.rows(Kind.EVALUATION, Kind.CHECKPOINT), leaves, batches[~is_training]])
+    if not after[signs].any():
+        return last_step_ns
+    told = table.rows(*(kind for kind in Kind if kind not in (Kind.STEP, Kind.ARRIVAL, Kind.DEVICE, Kind.COUNTER)))
+    end_ns = int(table.end_ns[told[after[told]]].max())
+    late_mode = mode[after[mode]]
+    # a loop of its own instead of a loader leaves no rows: the model stays in evaluation mode until the script ends
+    stays = len(late_mode) > 0 and table.value[late_mode[-1]] == 0 and not after[batches].any()
+    return max(end_ns, table.ended_ns) if stays and table.ended_ns is not None else end_ns
+
+
+def feeds_training(table: RankTable, batches: NDArray[np.intp], backward_ns: Int64s) -> Bools:
+    """For each of these rows of loaders, whether its iterator feeds training: a backward follows one of its batches."""
+    iterators = table.ref[batches]
+    start_ns = table.start_ns[batches]
+    order = np.lexsort((start_ns, iterators))
+    in_order, times = iterators[order], start_ns[order]
+    is_last = np.append(in_order[1:] != in_order[:-1], True) if len(order) else np.empty(0, dtype=bool)
+    next_own_ns = np.append(times[1:], _NEVER)
+    # after an iterator's last batch only a backward before anybody's next batch counts
+    next_any_ns = _next(start_ns, times + 1)
+    until_ns = np.where(is_last, np.where(_is_evaluating(table, times), times, next_any_ns), next_own_ns)
+    is_followed = _next(backward_ns, times) < until_ns
+    return np.isin(iterators, np.unique(in_order[is_followed]))
+
+
+def _is_evaluating(table: RankTable, times_ns: Int64s) -> Bools:
+    mode = table.rows(Kind.MODE)
+    if len(mode) == 0:
+        return np.zeros(len(times_ns), dtype=bool)
+    before = np.searchsorted(table.start_ns[mode], times_ns, side="right") - 1
+    evaluates: Bools = (before >= 0) & (table.value[mode[np.maximum(before, 0)]] == 0)
+    return evaluates
+
+
+def _next(sorted_ns: Int64s, after_ns: Int64s) -> Int64s:
+    """The first of `sorted_ns` at or after each time; never when there is none."""
+    return np.append(sorted_ns, _NEVER)[np.searchsorted(sorted_ns, after_ns)]
+
+
+def _last_before(sorted_ns: Int64s, before_ns: Int64s) -> Int64s:
+    padded = np.concatenate([[np.iinfo(np.int64).min], sorted_ns])
+    return padded[np.searchsorted(sorted_ns, before_ns)]

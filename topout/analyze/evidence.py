@@ -1,0 +1,129 @@
+"""Sentences that a verdict rests on, each with its figure.
+
+What to do about it is said by findings; here stands only how we know.
+"""
+
+from collections.abc import Sequence
+
+from topout.analyze.causes import Cause
+from topout.schema.measures import Input, Measures, Memory, RankTime
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) -> tuple[str, ...]:
+    if cause.name.startswith("input-"):
+        return _input(measures.input, cause, ranks, len(measures.ranks))
+    if cause.name == "serial-phase":
+        return _serial(measures, cause)
+    if cause.name == "load-imbalance":
+        return _imbalance(measures, cause)
+    if cause.name == "host":
+        return _host(measures)
+    return _transfer(measures)
+
+
+def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
+    compute = measures.compute
+    told = [f"Forward, backward and optimizer take {cause.share:.0%} of the time; no other cause reaches 10%."]
+    if compute.model_flops_utilisation is not None and compute.flops_per_s is not None:
+        origin = "assumed from its cores" if compute.peak_origin == "assumed" else "from the table of devices"
+        told.append(
+            f"{compute.flops_per_s:.3g} FLOP/s are {compute.model_flops_utilisation:.1%} of the peak ({origin})."
+        )
+    if compute.memory_bound_share is not None:
+        told.append(f"{compute.memory_bound_share:.0%} of the computing is limited by memory bandwidth.")
+    return tuple(told)
+
+
+def memory_evidence(memory: Memory) -> tuple[str, ...]:
+    asked = f" of {size(memory.requested_bytes)}" if memory.requested_bytes else ""
+    told = [f"An allocation{asked} failed for lack of memory."]
+    used, total, where = (
+        (memory.peak_device_bytes, memory.device_total_bytes, "device")
+        if memory.device_total_bytes is not None
+        else (memory.peak_host_bytes, memory.host_total_bytes, "host")
+    )
+    if used is not None and total is not None:
+        told.append(f"The largest rank held {size(used)}; the {where} has {size(total)}.")
+    fixed = {
+        "parameters": memory.parameter_bytes,
+        "gradients": memory.gradient_bytes,
+        "optimizer state": memory.optimizer_bytes,
+    }
+    parts = [f"{size(value)} {name}" for name, value in fixed.items() if value]
+    if parts:
+        told.append(f"What filled it: {', '.join(parts)}; the rest are activations and buffers.")
+    if memory.largest_batch is not None:
+        told.append(f"Predicted: a batch of {memory.largest_batch} a rank would fit.")
+    return tuple(told)
+
+
+def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int) -> tuple[str, ...]:
+    told = [f"Waiting for the next batch explains {cause.share:.0%} of the time."]
+    if num_ranks > 1 and ranks:
+        most = max(ranks, key=lambda rank: rank.shares["input"])
+        told.append(f"Rank {most.rank} on {most.host} waits most: {most.shares['input']:.0%} of its time.")
+    if None not in (given.running_share, given.opening_share, given.reading_share):
+        told.append(
+            f"The loader was seen computing in {given.running_share:.0%}, opening files in {given.opening_share:.0%} "
+            f"and reading in {given.reading_share:.0%} of the samples."
+        )
+    if given.opens_per_s is not None:
+        read = f", {size(given.mean_read_bytes)} a read" if given.mean_read_bytes is not None else ""
+        told.append(f"{given.opens_per_s:,.0f} files are opened every second{read}.")
+    return tuple(told)
+
+
+def _serial(measures: Measures, cause: Cause) -> tuple[str, ...]:
+    serial = measures.serial
+    told = [
+        f"Evaluation takes {serial.evaluation_share or 0:.0%} and saving {serial.checkpoint_share or 0:.0%} of the "
+        f"ranks' time; with those who wait meanwhile {cause.share:.0%}."
+    ]
+    if serial.single_rank_share:
+        who = ", ".join(map(str, serial.ranks))
+        told.append(f"For {serial.single_rank_share:.0%} of the time rank {who} does so while the others wait.")
+    return tuple(told)
+
+
+def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
+    told = [f"Ranks wait for a late one for {measures.shares['wait']:.0%} of the time, mostly for its {cause.phase}."]
+    for late in measures.stragglers[:3]:
+        how = "in most steps" if late.is_persistent else "now and then"
+        told.append(
+            f"Rank {late.rank} on {late.host} is late {how}: "
+            f"its {late.phase} makes its step {late.excess_share:.0%} longer."
+        )
+    if not measures.stragglers:
+        told.append("No rank is late in most steps; each time it is another.")
+    return tuple(told)
+
+
+def _host(measures: Measures) -> tuple[str, ...]:
+    told = [f"{measures.shares['other']:.0%} of the time goes to code outside forward, backward, optimizer and input."]
+    if measures.shares["copy"] > 0.005:
+        told.append(f"Copies to the device hold the host for {measures.shares['copy']:.0%} of the time.")
+    return tuple(told)
+
+
+def _transfer(measures: Measures) -> tuple[str, ...]:
+    communication = measures.communication
+    told = [f"Exposed transfer takes {measures.shares['transfer']:.0%} of the time."]
+    if measures.device is not None:
+        share = measures.device.exposed_communication_share
+        told.append(f"In the profile, devices only communicate for {share:.0%} of the time.")
+    if communication.is_split_withheld:
+        told.append("The clocks of the hosts disagree too much to tell waiting for a late rank from transfer.")
+    if communication.mean_message_bytes is not None and communication.num_collectives_per_step is not None:
+        each = size(communication.mean_message_bytes)
+        told.append(f"{communication.num_collectives_per_step:.1f} collectives a step of {each} each.")
+    return tuple(told)
+
+
+def size(num_bytes: float | None) -> str:
+    """1536 -> 1.5 KiB"""
+    value, unit = float(num_bytes or 0), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3g} {_UNITS[unit]}"

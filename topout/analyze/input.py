@@ -1,0 +1,81 @@
+"""The input pipeline: how long ranks wait for batches, and what the loader does meanwhile.
+
+Reading and opening hold a loader up as waits in system calls; opening a file that is cached costs processor time
+instead, which is estimated. A loader that spends at least half of its busy time on storage is limited by it: by
+`iops` when it opens more than it reads or its files are small, else by `bandwidth`. Otherwise it transforms:
+`decode`. Not for loops without a DataLoader.
+"""
+
+from topout.analyze.counters import total_per_s
+from topout.analyze.segments import PHASE
+from topout.analyze.steps import Phases
+from topout.schema.measures import Input
+
+OPEN_COST_S = 20e-6
+"""Assumed processor time of one open, fstat and close from Python."""
+SMALL_FILE_BYTES = 256 * 1024
+STORAGE_SHARE = 0.5
+MIN_STARVING_SHARE = 0.01
+"""With less waiting than this nothing limits the input."""
+_SAMPLE_S = 0.1
+"""Loader workers are looked at ten times a second."""
+_STATES = ("running", "opening", "reading", "waiting")
+
+
+def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
+    """`shares` are the mean shares of the window."""
+    window = (phases.start_ns, phases.start_ns + phases.elapsed_ns)
+    rate = {
+        name: total_per_s(phases.tables, name, *window)
+        for name in ("file_opens", "directory_scans", "read_calls", "read_bytes")
+    }
+    seen = [total_per_s(phases.tables, f"input_samples_{state}", *window) for state in _STATES]
+    states = {state: value for state, value in zip(_STATES, seen, strict=True) if value is not None}
+    total = sum(states.values())
+    num_workers = _first_fact(phases, "num_workers")
+    input_s_per_s = float(phases.phase_ns[:, :, PHASE["input"]].sum()) / phases.elapsed_ns
+    calls, read = rate["read_calls"], rate["read_bytes"]
+    return Input(
+        wait_share=shares["input"],
+        num_workers=num_workers,
+        batch_size=_first_fact(phases, "batch_size"),
+        opens_per_s=rate["file_opens"],
+        directory_scans_per_s=rate["directory_scans"],
+        read_calls_per_s=calls,
+        read_bytes_per_s=read,
+        mean_read_bytes=read / calls if read is not None and calls else None,
+        running_share=states["running"] / total if total and "running" in states else None,
+        opening_share=states["opening"] / total if total and "opening" in states else None,
+        reading_share=states["reading"] / total if total and "reading" in states else None,
+        limit=_limit(states, rate["file_opens"], read, input_s_per_s if num_workers == 0 else None)
+        if _starves(phases)
+        else None,
+    )
+
+
+def _starves(phases: Phases) -> bool:
+    """Whether any rank waits for input; one is enough to hold up all."""
+    return bool(phases.phase_ns[:, :, PHASE["input"]].sum(axis=1).max() > MIN_STARVING_SHARE * phases.elapsed_ns)
+
+
+def _limit(
+    states: dict[str, float], opens_per_s: float | None, bytes_per_s: float | None, input_s_per_s: float | None
+) -> str:
+    """`input_s_per_s` is the ranks' time in input where they load themselves; workers have their own busy time."""
+    if not opens_per_s and not bytes_per_s:
+        return "decode"
+    opening_s = states.get("opening", 0.0) * _SAMPLE_S + (opens_per_s or 0.0) * OPEN_COST_S
+    reading_s = states.get("reading", 0.0) * _SAMPLE_S
+    blocked_s = states.get("opening", 0.0) * _SAMPLE_S + reading_s
+    busy_s = states.get("running", 0.0) * _SAMPLE_S + blocked_s
+    if input_s_per_s is not None:
+        busy_s = max(blocked_s, input_s_per_s)
+    if opening_s + reading_s < STORAGE_SHARE * busy_s or busy_s == 0:
+        return "decode"
+    is_small = bool(opens_per_s) and (bytes_per_s or 0.0) / (opens_per_s or 1.0) < SMALL_FILE_BYTES
+    return "iops" if opening_s > reading_s or is_small else "bandwidth"
+
+
+def _first_fact(phases: Phases, name: str) -> int | None:
+    values = [table.facts.get(name) for table in phases.tables]
+    return next((value for value in values if isinstance(value, int)), None)

@@ -1,0 +1,230 @@
+"""All measures of a run, and its verdict.
+
+Every part stands alone: what cannot be measured becomes a sentence in `not_measured`, and the rest is still told.
+Only a folder that is none, or a recording of a newer topout, is an error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from topout.analyze.collectives import has_communication, measure_communication, runs_ahead
+from topout.analyze.compute import measure_compute
+from topout.analyze.device import measure_device
+from topout.analyze.environment import describe_environment
+from topout.analyze.evaluations import feeds_training
+from topout.analyze.input import measure_input
+from topout.analyze.memory import measure_memory
+from topout.analyze.pop import pop_efficiencies
+from topout.analyze.serial import measure_serial
+from topout.analyze.steps import Phases, find_phases, has_steps
+from topout.analyze.stragglers import WaitCauses, find_stragglers, wait_causes
+from topout.analyze.verdict import decide
+from topout.analyze.waterfall import waterfall
+from topout.schema.event import Kind
+from topout.schema.measures import (
+    PHASES,
+    Communication,
+    Compute,
+    Input,
+    Measures,
+    Memory,
+    RankTime,
+    Serial,
+    StepTime,
+    Verdict,
+    Window,
+)
+from topout.schema.run_folder import RunFolder, open_run
+from topout.trace.clocks import align
+from topout.trace.readers.kineto import Profile, read_profile
+from topout.trace.readers.topout import read_run
+from topout.trace.table import RankTable
+
+Part = TypeVar("Part")
+
+
+@dataclass
+class _Missing:
+    """Collects what could not be measured."""
+
+    sentences: list[str] = field(default_factory=list)
+
+    def say(self, sentence: str) -> None:
+        if sentence not in self.sentences:
+            self.sentences.append(sentence)
+
+    def attempt(self, what: str, measure: Callable[[], Part], otherwise: Part) -> Part:
+        try:
+            return measure()
+        except Exception as error:
+            self.say(
+                f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}."
+            )
+            return otherwise
+
+
+def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
+    """Everything that the folder tells. No step, no verdict; `not_measured` then says what to do."""
+    folder, run = open_run(folder.path)
+    tables = read_run(folder)
+    missing = _Missing()
+    _tell_recorders(tables, missing)
+    failure = missing.attempt("The first failure", lambda: _first_failure(folder), None)
+    measures = Measures(
+        environment=describe_environment(tables, run),
+        memory=missing.attempt("Memory", lambda: measure_memory(tables, run, failure), Memory()),
+    )
+    phases = missing.attempt("Steps", lambda: _find_phases(tables, run, missing), None)
+    waiting: WaitCauses | None = None
+    if phases is not None:
+        none: list[Profile] = []
+        profiles = missing.attempt("The profile", lambda: _read_profiles(folder, phases), none)
+        measures = _measure_steps(measures, phases, profiles, missing)
+        waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
+    verdict = missing.attempt("The verdict", lambda: decide(measures, waiting), None)
+    return replace(measures, not_measured=tuple(missing.sentences)), verdict
+
+
+def _measure_steps(measures: Measures, phases: Phases, profiles: list[Profile], missing: _Missing) -> Measures:
+    per_rank = phases.phase_ns.sum(axis=1) / phases.elapsed_ns
+    shares = dict(zip(PHASES, per_rank.mean(axis=0).tolist(), strict=True))
+    return replace(
+        measures,
+        window=_window(phases),
+        step=_step_time(phases),
+        shares=shares,
+        ranks=tuple(_rank_times(phases, per_rank.tolist())),
+        pop=pop_efficiencies(phases.phase_ns, phases.elapsed_ns),
+        waterfall=waterfall(shares),
+        device=missing.attempt("The devices", lambda: measure_device(profiles), None),
+        input=missing.attempt("Input", lambda: measure_input(phases, shares), Input()),
+        communication=missing.attempt(
+            "Communication", lambda: _communication(phases, shares, missing), Communication()
+        ),
+        stragglers=missing.attempt("Stragglers", lambda: find_stragglers(phases), ()),
+        serial=missing.attempt("Serial phases", lambda: measure_serial(phases, shares), Serial()),
+        compute=missing.attempt("Arithmetic", lambda: measure_compute(phases, profiles, shares), Compute()),
+    )
+
+
+def _find_phases(tables: list[RankTable], run: Mapping[str, Any], missing: _Missing) -> Phases | None:
+    """Ranks without a step are left out, and named."""
+    stepped = [table for table in tables if has_steps(table)]
+    for table in tables:
+        if stepped and not has_steps(table):
+            missing.say(f"Rank {table.rank} completed no optimizer step; the other ranks are measured without it.")
+    phases = find_phases(align(stepped)) if stepped else None
+    if phases is None:
+        missing.say(_why_no_steps(tables, run))
+        return None
+    if phases.starts_late:
+        missing.say(
+            f"Steps before {phases.steps[0]}: torch's flight recorder no longer held the arrivals at their "
+            "collectives, so the window starts there (set TORCH_FR_BUFFER_SIZE higher to keep more)."
+        )
+    if len(phases.steps) < 5:
+        missing.say(f"Only {len(phases.steps)} steps were left to measure; run at least 10 for figures to rely on.")
+    return phases
+
+
+def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
+    spec = run.get("spec")
+    if isinstance(spec, dict) and spec.get("record") is False:
+        return "Nothing was recorded, because the run was asked not to; leave out --no-record."
+    if not tables:
+        return "Nothing was recorded: no rank got as far as its script. The logs in the run folder say why."
+    if any(map(has_steps, tables)):
+        return "No step was completed by all ranks, so there is no time at which they can be compared."
+    if not any(table.facts.get("torch_version") for table in tables):
+        return "The script never imported torch, so there were no steps to see; call topout.step() at the end of each."
+    return (
+        "No optimizer step was seen, so there is nothing to divide the time by. If the script trains without "
+        "torch.optim, call topout.step() at the end of each step."
+    )
+
+
+def _tell_recorders(tables: list[RankTable], missing: _Missing) -> None:
+    for table in tables:
+        if table.is_cut:
+            missing.say(f"The recording of rank {table.rank} breaks off in mid-write; what came before is used.")
+        notes = table.facts.get("notes")
+        for note in notes if isinstance(notes, list) else []:
+            missing.say(f"Rank {table.rank}: {note}")
+
+
+def _first_failure(folder: RunFolder) -> str | None:
+    return folder.first_failure.read_text(errors="replace") if folder.first_failure.is_file() else None
+
+
+def _read_profiles(folder: RunFolder, phases: Phases) -> list[Profile]:
+    places = [folder.profile(table.rank) for table in phases.tables]
+    found = [path for place in places for path in (place, place.with_name(place.name + ".gz")) if path.is_file()]
+    return [read_profile(path) for path in found]
+
+
+def _window(phases: Phases) -> Window:
+    return Window(
+        first_step=int(phases.steps[0]),
+        last_step=int(phases.steps[-1]),
+        num_steps=len(phases.steps),
+        num_warmup_steps=phases.num_warmup_steps,
+        elapsed_ns=phases.elapsed_ns,
+    )
+
+
+def _step_time(phases: Phases) -> StepTime:
+    """A step of the job ends with its slowest rank; what follows the last optimizer step is no part of a step."""
+    ends_ns = phases.edges_ns[:, 1:].copy()
+    ends_ns[:, -1] -= phases.tail_ns
+    step_ns = np.diff(ends_ns.max(axis=0), prepend=phases.start_ns)
+    num_samples = sum(_num_samples(table, phases.start_ns, int(phases.edges_ns[0, -1])) for table in phases.tables)
+    return StepTime(
+        mean_ns=float(step_ns.mean()),
+        median_ns=float(np.median(step_ns)),
+        p05_ns=float(np.percentile(step_ns, 5)),
+        p95_ns=float(np.percentile(step_ns, 95)),
+        samples_per_s=num_samples / (phases.elapsed_ns / 1e9) if num_samples else None,
+    )
+
+
+def _num_samples(table: RankTable, start_ns: int, end_ns: int) -> int:
+    """Of batches that were trained on."""
+    rows = table.rows(Kind.INPUT)
+    rows = rows[feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])]
+    is_in_window = (table.end_ns[rows] >= start_ns) & (table.end_ns[rows] < end_ns)
+    return int(np.maximum(table.value[rows[is_in_window]], 0).sum())
+
+
+def _rank_times(phases: Phases, shares: list[list[float]]) -> list[RankTime]:
+    busy_ns = phases.busy_ns.mean(axis=1).tolist()
+    return [
+        RankTime(rank=table.rank, host=table.host, shares=dict(zip(PHASES, own, strict=True)), busy_step_ns=busy)
+        for table, own, busy in zip(phases.tables, shares, busy_ns, strict=True)
+    ]
+
+
+def _communication(phases: Phases, shares: dict[str, float], missing: _Missing) -> Communication:
+    if len(phases.tables) < 2:
+        return Communication()
+    if not has_communication(phases.tables):
+        missing.say("Communication: no arrival at a collective was recorded, so waiting and transfer are not known.")
+        return Communication()
+    if any(runs_ahead(table) for table in phases.tables):
+        missing.say(
+            "Exposed communication on the devices is part of backward here; --profile tells it apart from the kernels."
+        )
+    if phases.is_split_withheld:
+        missing.say(
+            "Waiting and transfer are given as transfer alone: the clocks of the hosts disagree by more than that."
+        )
+    return measure_communication(
+        phases.tables,
+        (phases.start_ns, phases.start_ns + phases.elapsed_ns),
+        len(phases.steps),
+        shares,
+        skew_ns=phases.skew_ns,
+        is_split_withheld=phases.is_split_withheld,
+    )

@@ -1,0 +1,96 @@
+"""Memory: how much was used at most, whether it ran out, and the batch that would have fitted.
+
+    largest batch = batch * (limit - fixed) / (peak - fixed)
+
+What does not grow with the batch (parameters, gradients, optimizer state) is `fixed`; the rest is taken to be
+proportional to it. A prediction, not a promise: fragmentation and workspaces do not scale.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topout.analyze.counters import peak
+from topout.schema.measures import Memory
+from topout.trace.table import RankTable
+
+_SIGNS = re.compile(
+    r"CUDA out of memory|HIP out of memory|can't allocate memory|cannot allocate memory|^MemoryError\b"
+    r"|torch\.(cuda\.)?OutOfMemoryError|out of memory: the kernel killed",
+    re.IGNORECASE | re.MULTILINE,
+)
+_REQUESTED = re.compile(r"tried to allocate\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure: str | None) -> Memory:
+    """`failure` is the text of `first_failure.txt`, where there is one."""
+    told = next((t.facts["out_of_memory"] for t in tables if isinstance(t.facts.get("out_of_memory"), dict)), None)
+    is_out = told is not None or bool(failure and _SIGNS.search(failure))
+    requested = (told or {}).get("requested_bytes") or (_requested_bytes(failure) if is_out and failure else None)
+    peak_host, peak_device = peak(tables, "resident_bytes", "worker_resident_bytes"), _peak_device(tables)
+    host_total = _host_total(run)
+    device_total = _largest(tables, "device_total_bytes")
+    parts = {name: _largest(tables, name) for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")}
+    is_on_device = device_total is not None and (told or {}).get("device") != "cpu"
+    ranks_per_host = max((_num_on_host(tables, table.host) for table in tables), default=1)
+    limit = device_total if is_on_device else host_total // ranks_per_host if host_total is not None else None
+    used = peak_device if is_on_device else peak_host
+    return Memory(
+        peak_host_bytes=peak_host,
+        host_total_bytes=host_total,
+        peak_device_bytes=peak_device,
+        device_total_bytes=device_total,
+        parameter_bytes=parts["parameter_bytes"],
+        gradient_bytes=parts["gradient_bytes"],
+        optimizer_bytes=parts["optimizer_bytes"],
+        is_out_of_memory=is_out,
+        requested_bytes=requested,
+        largest_batch=_largest_batch(
+            batch=_largest(tables, "batch_size"),
+            limit=limit,
+            needed=None if used is None and requested is None else (used or 0) + (requested or 0),
+            fixed=sum(value or 0 for value in parts.values()),
+            is_too_large=is_out,
+        ),
+    )
+
+
+def _largest_batch(
+    *, batch: int | None, limit: int | None, needed: int | None, fixed: int, is_too_large: bool
+) -> int | None:
+    if not batch or limit is None or needed is None or needed <= fixed or limit <= fixed:
+        return None
+    predicted = int(batch * (limit - fixed) / (needed - fixed))
+    # whatever the arithmetic says, a batch that failed is too large
+    return min(predicted, batch - 1) if is_too_large else predicted
+
+
+def _requested_bytes(text: str) -> int | None:
+    found = _REQUESTED.search(text)
+    return round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+
+
+def _peak_device(tables: Sequence[RankTable]) -> int | None:
+    """What torch allocated where it told; else what the device held, other processes included."""
+    own = _largest(tables, "peak_device_bytes")
+    return own if own is not None else peak(tables, "gpu_memory_bytes")
+
+
+def _largest(tables: Sequence[RankTable], fact: str) -> int | None:
+    return max((int(t.facts[fact]) for t in tables if isinstance(t.facts.get(fact), int)), default=None)
+
+
+def _num_on_host(tables: Sequence[RankTable], host: str) -> int:
+    return sum(table.host == host for table in tables)
+
+
+def _host_total(run: Mapping[str, Any]) -> int | None:
+    """The smallest host counts: it is the first to run out."""
+    return min((int(host["memory_bytes"]) for host in hosts_of(run) if host.get("memory_bytes")), default=None)
+
+
+def hosts_of(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The hosts in run.json; a run.json that was cut short by hand has none."""
+    hosts = run.get("hosts")
+    return [host for host in hosts if isinstance(host, dict)] if isinstance(hosts, list) else []

@@ -1,0 +1,76 @@
+"""Ranks that the others wait for: who, where, in which phase, and whether always or now and then.
+
+A rank is late by what it was busy with, up to its own last arrival; the end of its backward says nothing, because an
+all-reduce makes all of them end together.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.analyze.segments import PHASE
+from topout.analyze.steps import Phases
+from topout.schema.measures import PHASES, Straggler
+
+MIN_EXCESS_SHARE = 0.05
+"""A rank whose busy step is longer than the others' by less than this share of a step is not named."""
+MIN_LATE_SHARE = 0.02
+"""In a single step, a rank is late when it exceeds the others' median by this share of a step."""
+BUSY_PHASES = tuple(name for name in PHASES if name not in ("wait", "transfer"))
+_BUSY = [PHASE[name] for name in BUSY_PHASES]
+
+Floats = NDArray[np.float64]
+
+
+def find_stragglers(phases: Phases) -> tuple[Straggler, ...]:
+    """Worst first; none with one rank."""
+    num_ranks = len(phases.tables)
+    if num_ranks < 2:
+        return ()
+    step_ns = phases.elapsed_ns / len(phases.steps)
+    by_phase_ns = phases.phase_ns[:, :, _BUSY].mean(axis=1)
+    found = []
+    for r, table in enumerate(phases.tables):
+        excess_ns = _over_others(by_phase_ns.sum(axis=1), r)
+        if excess_ns < MIN_EXCESS_SHARE * step_ns:
+            continue
+        late_ns = _over_others(phases.busy_ns.astype(np.float64), r)
+        found.append(
+            Straggler(
+                rank=table.rank,
+                host=table.host,
+                phase=BUSY_PHASES[int(np.argmax(_over_others(by_phase_ns, r)))],
+                excess_share=float(excess_ns / step_ns),
+                is_persistent=bool(np.mean(late_ns > MIN_LATE_SHARE * step_ns) > 0.5),
+            )
+        )
+    return tuple(sorted(found, key=lambda late: -late.excess_share))
+
+
+def _over_others(values: Floats, rank: int) -> Floats:
+    """How much the rank's values exceed the median of the other ranks'."""
+    excess: Floats = values[rank] - np.median(np.delete(values, rank, axis=0), axis=0)
+    return excess
+
+
+@dataclass(frozen=True)
+class WaitCauses:
+    """Why ranks waited: shares of the window, mean over ranks, by what the last rank to arrive was still doing."""
+
+    by_phase: dict[str, float]
+    unexplained: float
+
+
+def wait_causes(phases: Phases) -> WaitCauses:
+    """Each rank's waiting in a step, given to the phases in which the step's busiest rank spent more than it."""
+    wait_ns = phases.phase_ns[:, :, PHASE["wait"]].astype(np.float64)
+    busy_ns = phases.phase_ns[:, :, _BUSY].astype(np.float64)
+    slowest = np.argmax(phases.busy_ns, axis=0)
+    more_ns = np.maximum(busy_ns[slowest, np.arange(busy_ns.shape[1])][None] - busy_ns, 0)
+    total_ns = more_ns.sum(axis=2)
+    scale = np.divide(wait_ns, total_ns, out=np.zeros_like(wait_ns), where=total_ns > 0)
+    whole_ns = phases.elapsed_ns * len(phases.tables)
+    shares = (more_ns * scale[:, :, None]).sum(axis=(0, 1)) / whole_ns
+    by_phase = {name: float(share) for name, share in zip(BUSY_PHASES, shares, strict=True)}
+    return WaitCauses(by_phase, max(0.0, float(wait_ns.sum() / whole_ns - shares.sum())))

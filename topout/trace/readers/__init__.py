@@ -1,0 +1,1 @@
+"""Readers, one file a format: a recording of any kind becomes tables."""
