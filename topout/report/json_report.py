@@ -1,0 +1,80 @@
+"""`analysis.json`: every number of an analysis, versioned, for machines and for reading later.
+
+`None` is written as null; NaN and infinity, which JSON does not have, become null too. Its schema is written by
+`python -m topout.report.json_report > docs/analysis.schema.json`, and a test keeps that current. Not for people: see
+`text` and `html`.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from topout.schema.analysis import Analysis
+from topout.schema.errors import TopoutError
+from topout.schema.measures import ANALYSIS_VERSION
+from topout.schema.run_folder import RunFolder, write_whole
+
+
+def to_json(analysis: Analysis) -> str:
+    """Keys in the order of the schema, indented, with a newline at the end."""
+    return encode(analysis)
+
+
+def encode(thing: Any) -> str:
+    """Any dataclass of topout as JSON."""
+    return msgspec.json.format(msgspec.json.encode(thing, enc_hook=_plain), indent=2).decode() + "\n"
+
+
+def write(analysis: Analysis, folder: RunFolder) -> Path:
+    """Replaces `analysis.json` of the run, whole or not at all."""
+    write_whole(folder.analysis_json, to_json(analysis))
+    return folder.analysis_json
+
+
+def read(path: Path) -> Analysis:
+    """The analysis in a file; one of a newer version is an error and not a guess."""
+    try:
+        data = path.read_bytes()
+        version = version_of(data)
+        if version > ANALYSIS_VERSION:
+            raise TopoutError(
+                f"{path} was written by a newer topout.",
+                why=f"its format is version {version}, this topout reads up to {ANALYSIS_VERSION}",
+                do="pip install --upgrade topout",
+            )
+        return msgspec.json.decode(data, type=Analysis)
+    except OSError as error:
+        raise TopoutError(
+            f"{path} cannot be read.", why=error.strerror or str(error), do=f"topout analyze {path.parent}   writes it"
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise TopoutError(
+            f"{path} is not an analysis.", why=str(error), do=f"topout analyze {path.parent}   writes it anew"
+        ) from error
+
+
+def version_of(data: bytes) -> int:
+    return msgspec.json.decode(data, type=_Versioned).version
+
+
+def json_schema() -> str:
+    """The schema of analysis.json, generated from the dataclasses."""
+    return json.dumps(msgspec.json.schema(Analysis), indent=2) + "\n"
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def _plain(value: Any) -> Any:
+    # numpy's scalars know how to become Python's; nothing else gets here
+    if hasattr(value, "item"):
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} is not JSON")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json_schema())

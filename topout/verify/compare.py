@@ -1,0 +1,178 @@
+"""Two runs side by side: is B slower than A, by how much, and in which phase?
+
+    ratio = mean step time of B / mean step time of A, with a 95 % interval
+
+The interval comes from a circular block bootstrap over steps: neighbouring steps resemble each other (a checkpoint, a
+noisy neighbour), so whole stretches of them are drawn, not single ones. It covers the noise between the steps of these
+two runs; not that of another day or another machine. For that, compare several runs.
+
+Reference: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data, 1992.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.schema.errors import TopoutError
+
+Steps = NDArray[np.float64]
+"""[steps]: how long each step took"""
+StepPhases = NDArray[np.float64]
+"""[steps, phases]: mean over ranks"""
+
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 2000
+FEWEST_STEPS = 10
+SEED = 20261115
+RESOLUTION_NS = 1.0
+"""The clock's; what lies below it is rounding of sums, not a difference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A number and the interval that holds it with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseDifference:
+    """One phase's time a step, mean over ranks."""
+
+    phase: str
+    a_ns: float
+    b_ns: float
+    difference_ns: Estimate
+    """B - A"""
+
+    @property
+    def is_found(self) -> bool:
+        return self.difference_ns.low > RESOLUTION_NS or self.difference_ns.high < -RESOLUTION_NS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """B against A."""
+
+    a: str
+    b: str
+    result: str
+    """`slower`, `faster` (B than A) or `no difference found`"""
+    ratio: Estimate
+    """Step time of B over that of A; 1.05 is 5 % slower."""
+    a_step_ns: float
+    b_step_ns: float
+    a_num_steps: int
+    b_num_steps: int
+    phases: tuple[PhaseDifference, ...]
+    seed: int = SEED
+    num_resamples: int = NUM_RESAMPLES
+    confidence: float = CONFIDENCE
+    notes: tuple[str, ...] = ()
+
+    def is_slower_by(self, threshold_share: float) -> bool:
+        """Even the low end of the interval lies beyond the threshold."""
+        return self.ratio.low > 1 + threshold_share
+
+
+def compare_steps(
+    a_step_ns: Steps,
+    b_step_ns: Steps,
+    a_phase_ns: StepPhases,
+    b_phase_ns: StepPhases,
+    *,
+    phases: tuple[str, ...],
+    names: tuple[str, str] = ("A", "B"),
+    seed: int = SEED,
+    num_resamples: int = NUM_RESAMPLES,
+    notes: tuple[str, ...] = (),
+) -> Comparison:
+    """Compares step times and the phases inside them; the same seed gives the same intervals."""
+    for name, steps in zip(names, (a_step_ns, b_step_ns), strict=True):
+        _need_steps(name, len(steps))
+    random = np.random.default_rng(seed)
+    a_means = _resampled_means(a_step_ns, a_phase_ns, random, num_resamples)
+    b_means = _resampled_means(b_step_ns, b_phase_ns, random, num_resamples)
+    a_step, b_step = float(a_step_ns.mean()), float(b_step_ns.mean())
+    ratio = _estimate(b_step / a_step, b_means[:, 0] / a_means[:, 0])
+    a_phase, b_phase = a_phase_ns.mean(axis=0), b_phase_ns.mean(axis=0)
+    return Comparison(
+        a=names[0],
+        b=names[1],
+        result=_result(ratio, RESOLUTION_NS / a_step),
+        ratio=ratio,
+        a_step_ns=a_step,
+        b_step_ns=b_step,
+        a_num_steps=len(a_step_ns),
+        b_num_steps=len(b_step_ns),
+        phases=tuple(
+            PhaseDifference(
+                phase=phase,
+                a_ns=float(a_phase[i]),
+                b_ns=float(b_phase[i]),
+                difference_ns=_estimate(float(b_phase[i] - a_phase[i]), b_means[:, i + 1] - a_means[:, i + 1]),
+            )
+            for i, phase in enumerate(phases)
+        ),
+        seed=seed,
+        num_resamples=num_resamples,
+        notes=notes,
+    )
+
+
+def block_length(steps: Steps) -> int:
+    """Steps a block: long enough that blocks are as good as independent.
+
+    At least the cube root of the number of steps, which is of the best order for a mean; more where the
+    autocorrelation reaches further; at most a quarter, so that there are blocks to choose from.
+    """
+    num_steps = len(steps)
+    centred = steps - steps.mean()
+    variance = float(centred @ centred)
+    reach = 1
+    if variance > 0:
+        limit = 2 / np.sqrt(num_steps)
+        while reach < num_steps // 4 and float(centred[reach:] @ centred[:-reach]) / variance > limit:
+            reach += 1
+    return int(min(max(reach, np.ceil(num_steps ** (1 / 3))), num_steps // 4))
+
+
+def _resampled_means(
+    step_ns: Steps, phase_ns: StepPhases, random: np.random.Generator, num_resamples: int
+) -> StepPhases:
+    """[resamples, 1 + phases]: means of step time and phases, drawn from the same blocks."""
+    columns = np.column_stack([step_ns, phase_ns]).astype(np.float64)
+    num_steps, length = len(columns), block_length(step_ns)
+    num_blocks = num_steps // length
+    # sums of all circular blocks at once, from one running sum
+    running = np.cumsum(np.concatenate([np.zeros((1, columns.shape[1])), columns, columns[: length - 1]]), axis=0)
+    block_sums = running[length:] - running[:-length]
+    starts = random.integers(0, num_steps, size=(num_resamples, num_blocks))
+    means: StepPhases = np.empty((num_resamples, columns.shape[1]))
+    for column in range(columns.shape[1]):
+        means[:, column] = block_sums[starts, column].sum(axis=1) / (num_blocks * length)
+    return means
+
+
+def _estimate(value: float, resampled: Steps) -> Estimate:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(resampled, [tail, 100 - tail])
+    return Estimate(value=value, low=float(low), high=float(high))
+
+
+def _result(ratio: Estimate, resolution: float) -> str:
+    if ratio.low > 1 + resolution:
+        return "slower"
+    return "faster" if ratio.high < 1 - resolution else "no difference found"
+
+
+def _need_steps(name: str, num_steps: int) -> None:
+    if num_steps < FEWEST_STEPS:
+        raise TopoutError(
+            f"{name} has too few steps to compare.",
+            why=f"{num_steps} steady steps were recorded, and an interval needs at least {FEWEST_STEPS}",
+            do="run longer, for example topout run --steps 200 train.py",
+        )

@@ -1,0 +1,59 @@
+"""Two run folders to a comparison: their steady steps, and what makes them hard to compare.
+
+Not the statistics: those are in `compare`, on arrays.
+"""
+
+import numpy as np
+
+from topout.analyze.series import Series, load_series
+from topout.schema.errors import TopoutError
+from topout.schema.measures import PHASES
+from topout.schema.run_folder import RunFolder
+from topout.verify.compare import Comparison, StepPhases, Steps, compare_steps
+
+
+def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
+    """B against A, over the steady steps of each."""
+    series_a, series_b = _series(a), _series(b)
+    a_step_ns, a_phase_ns = _steady(series_a)
+    b_step_ns, b_phase_ns = _steady(series_b)
+    return compare_steps(
+        a_step_ns,
+        b_step_ns,
+        a_phase_ns,
+        b_phase_ns,
+        phases=PHASES,
+        names=(str(a.path), str(b.path)),
+        notes=_notes(series_a, series_b),
+    )
+
+
+def _series(folder: RunFolder) -> Series:
+    series = load_series(folder)
+    if series is None:
+        raise TopoutError(
+            f"{folder.path} holds no steps to compare.",
+            why="no rank completed an optimizer step while it was recorded",
+            do=f"topout analyze {folder.path}   says what was measured",
+        )
+    return series
+
+
+def _steady(series: Series) -> tuple[Steps, StepPhases]:
+    """Step time of the slowest rank, and phases as the mean over ranks."""
+    # what follows the last optimizer step is no part of a step: leave that step out where there is such a tail
+    last = -1 if series.tail_ns.any() else None
+    step_ns = series.duration_ns[:, :last].max(axis=0).astype(np.float64)
+    phase_ns = series.phase_ns[:, :last].mean(axis=0).astype(np.float64)
+    return step_ns, phase_ns
+
+
+def _notes(a: Series, b: Series) -> tuple[str, ...]:
+    notes = []
+    if len(a.ranks) != len(b.ranks):
+        notes.append(
+            f"A ran on {len(a.ranks)} ranks and B on {len(b.ranks)}; a step may not be the same amount of work."
+        )
+    if set(a.hosts) != set(b.hosts):
+        notes.append("A and B ran on different hosts; the difference may be the machine's.")
+    return tuple(notes)
