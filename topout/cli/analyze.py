@@ -1,0 +1,102 @@
+"""`topout analyze`: read a run folder again and say what holds the job back.
+
+Not needed after `topout run`, which does the same at its end; it is for runs from elsewhere, runs that were killed, and
+after an upgrade.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from topout.recommend.explain import explain_run
+from topout.report import json_report, text
+from topout.schema.analysis import Analysis
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.measures import ANALYSIS_VERSION
+from topout.schema.run_folder import DEFAULT_ROOT, RunFolder, open_run
+
+
+def analyze(
+    run: Path | None = None,
+    /,
+    *,
+    json: Annotated[bool, Parameter(negative="")] = False,
+    html: bool = True,
+    force: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Explain a recorded run: verdict, where the time goes, what to do.
+
+    Writes analysis.json and report.html into the run folder and prints a page, or the JSON.
+
+    Parameters
+    ----------
+    run
+        The run folder; the newest under topout-runs when left out.
+    json
+        Print analysis.json instead of the page.
+    html
+        Write report.html too.
+    force
+        Replace an analysis that a newer topout wrote.
+    """
+    folder, _ = open_run(run if run is not None else newest_run(Path(DEFAULT_ROOT)))
+    if not force:
+        _refuse_newer(folder)
+    analysis = explain_run(folder)
+    report = _write(analysis, folder, html=html)
+    if json:
+        sys.stdout.write(json_report.to_json(analysis))
+        print(f"Next    {text.next_command(analysis)}", file=sys.stderr)
+    else:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 110)
+        sys.stdout.write(text.render(analysis, width=width, color=wants_color(), report=report))
+    return ExitCode.FINE
+
+
+def newest_run(root: Path) -> Path:
+    """The run whose run.json is the youngest."""
+    found = [path.parent for path in root.glob("*/run.json")]
+    if not found:
+        raise TopoutError(
+            "There is no run to read.", why=f"{root}/ holds none", do="topout run train.py   or name a run folder"
+        )
+    # two runs of one second are told apart by their name
+    return max(found, key=lambda path: ((path / "run.json").stat().st_mtime_ns, path.name))
+
+
+def wants_color() -> bool:
+    """https://no-color.org: a terminal gets colour unless it asked for none."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _refuse_newer(folder: RunFolder) -> None:
+    try:
+        version = json_report.version_of(folder.analysis_json.read_bytes())
+    except (OSError, ValueError):
+        # absent or damaged: nothing is lost by writing it
+        return
+    if version > ANALYSIS_VERSION:
+        raise TopoutError(
+            f"{folder.analysis_json} was written by a newer topout.",
+            why=f"its format is version {version}, and this topout would replace it by version {ANALYSIS_VERSION}",
+            do="pip install --upgrade topout   or pass --force",
+        )
+
+
+def _write(analysis: Analysis, folder: RunFolder, *, html: bool) -> Path | None:
+    """Path of the report, or None; a folder one may only read is no reason not to print."""
+    try:
+        json_report.write(analysis, folder)
+        if not html:
+            return None
+        from topout.report import html as html_report
+
+        html_report.write(analysis, folder)
+    except OSError as error:
+        print(f"Nothing is written into {folder.path}: {error.strerror or error}", file=sys.stderr)
+        return None
+    return folder.report_html

@@ -1,0 +1,184 @@
+"""A running job as its run folder shows it: the newest step, step time, input share and memory of every rank.
+
+Reads only what was appended since the last look. Not for analysis: a few steps of one moment are no measurement; see
+`trace.readers.topout` for whole recordings.
+"""
+
+import json
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topout.schema.block import HEADER, MAGIC, BlockType, is_whole
+from topout.schema.event import COLUMNS, Kind, kind_of, name_of
+from topout.schema.run_folder import RunFolder, open_run
+
+_NUM_STEPS = 20
+"""Over so many newest steps is a step time taken."""
+_NUM_BLOCKS = 40
+"""Of a long recording only the newest blocks are decoded."""
+_SILENT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRank:
+    """One rank at this moment; None: not known (yet)."""
+
+    rank: int
+    host: str
+    status: str
+    """`starting`, `training`, `silent`, `done`, `failed` or `ended` (not waited for, since the job had failed)."""
+    step: int | None = None
+    step_ns: int | None = None
+    input_share: float | None = None
+    memory_bytes: int | None = None
+    """Host memory, loader workers included."""
+    gpu_memory_bytes: int | None = None
+    silent_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRun:
+    """The job at this moment."""
+
+    run: str
+    status: str
+    """As in run.json: `running`, `finished`, `failed` or `interrupted`."""
+    ranks: tuple[LiveRank, ...]
+
+
+class BlockTail:
+    """The rows appended to one event file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self.names: dict[int, str] = {}
+        self.facts: dict[str, Any] = {}
+
+    def rows(self) -> list[Any]:
+        """One array [columns, rows] a new block, oldest first."""
+        newest: deque[bytes] = deque(maxlen=_NUM_BLOCKS)
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._offset)
+                while (block := _next_block(file)) is not None:
+                    block_type, payload = block
+                    self._offset = file.tell()
+                    if block_type == BlockType.ROWS:
+                        newest.append(payload)
+                    else:
+                        self._learn(block_type, payload)
+        except (OSError, ValueError):
+            return []
+        return [np.frombuffer(payload, "<i8").reshape(len(COLUMNS), -1) for payload in newest]
+
+    def age_s(self) -> float | None:
+        try:
+            return max(0.0, time.time() - self._path.stat().st_mtime)
+        except OSError:
+            return None
+
+    def _learn(self, block_type: int, payload: bytes) -> None:
+        content = json.loads(payload)
+        if block_type == BlockType.NAMES:
+            self.names.update(enumerate(content[1:], content[0]))
+        elif block_type == BlockType.FACTS:
+            self.facts.update(content)
+
+
+def _next_block(file: Any) -> tuple[int, bytes] | None:
+    """None at the end, and at a block that is not whole yet."""
+    header = file.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    magic, _, block_type, num_bytes, crc = HEADER.unpack(header)
+    payload = file.read(num_bytes) if magic == MAGIC else b""
+    return (block_type, payload) if len(payload) == num_bytes and is_whole(payload, crc) else None
+
+
+class RankTail:
+    """What is known of one rank, brought up to date at every look."""
+
+    def __init__(self, folder: RunFolder, rank: int) -> None:
+        self._rank = rank
+        self._events = BlockTail(folder.events(rank))
+        self._counters = BlockTail(folder.counters(rank))
+        self._steps: deque[tuple[int, int]] = deque(maxlen=_NUM_STEPS)
+        self._inputs: deque[tuple[int, int]] = deque(maxlen=50 * _NUM_STEPS)
+        self._last_step: int | None = None
+        self._levels: dict[str, int] = {}
+
+    def look(self, entry: dict[str, Any], run_status: str) -> LiveRank:
+        for rows in self._events.rows():
+            self._take(rows)
+        for rows in self._counters.rows():
+            for code, value in zip(rows[0].tolist(), rows[3].tolist(), strict=True):
+                self._levels[self._counters.names.get(name_of(code), "")] = value
+        silent_s = self._events.age_s()
+        return LiveRank(
+            rank=self._rank,
+            host=str(entry.get("host", "")),
+            status=self._status(entry, run_status, silent_s),
+            step=self._last_step,
+            step_ns=int(statistics.median(ns for _, ns in self._steps)) if self._steps else None,
+            input_share=self._input_share(),
+            memory_bytes=self._memory_bytes(),
+            gpu_memory_bytes=self._levels.get("gpu_memory_bytes"),
+            silent_s=silent_s,
+        )
+
+    def _take(self, rows: Any) -> None:
+        kinds = kind_of(rows[0])
+        for kind, kept in ((Kind.STEP, self._steps), (Kind.INPUT, self._inputs)):
+            for number in np.flatnonzero(kinds == kind)[-(kept.maxlen or 0) :].tolist():
+                kept.append((int(rows[1, number]), int(rows[2, number])))
+                if kind == Kind.STEP:
+                    self._last_step = int(rows[4, number])
+
+    def _input_share(self) -> float | None:
+        total_ns = sum(duration_ns for _, duration_ns in self._steps)
+        if total_ns <= 0:
+            return None
+        first_ns, last_ns = self._steps[0][0], self._steps[-1][0] + self._steps[-1][1]
+        waited_ns = sum(duration_ns for start_ns, duration_ns in self._inputs if first_ns <= start_ns < last_ns)
+        return min(1.0, waited_ns / total_ns)
+
+    def _memory_bytes(self) -> int | None:
+        if "resident_bytes" not in self._levels:
+            return None
+        return self._levels["resident_bytes"] + self._levels.get("worker_resident_bytes", 0)
+
+    def _status(self, entry: dict[str, Any], run_status: str, silent_s: float | None) -> str:
+        if run_status != "running":
+            if entry.get("signal") is not None and run_status == "failed" and entry.get("exit_code") is not None:
+                return "ended"
+            return "done" if entry.get("exit_code") == 0 else "failed"
+        if self._events.facts.get("ended"):
+            return "done"
+        if silent_s is not None and silent_s > _SILENT_S:
+            return "silent"
+        return "training" if self._last_step is not None else "starting"
+
+
+class Watcher:
+    """Looks at one run folder again and again."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._folder, _ = open_run(path)
+        self._tails: dict[int, RankTail] = {}
+
+    def look(self) -> LiveRun:
+        _, run = open_run(self._path)
+        entries = [entry for entry in run.get("ranks", []) if isinstance(entry, dict)]
+        ranks = []
+        for entry in entries:
+            tail = self._tails.setdefault(entry["rank"], RankTail(self._folder, entry["rank"]))
+            ranks.append(tail.look(entry, run["status"]))
+        return LiveRun(run=self._folder.path.resolve().name, status=run["status"], ranks=tuple(ranks))

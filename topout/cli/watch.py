@@ -1,0 +1,152 @@
+"""`topout watch`: a running job in one pane, all ranks, read from its run folder alone.
+
+Watching costs the job nothing and needs no connection to it, only the folder. For where the time went, see `analyze`.
+"""
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from topout.cli.live import LiveRank, LiveRun, Watcher
+from topout.schema.run_folder import DEFAULT_ROOT
+
+_EVERY_S = 1.0
+_EVERY_S_IN_A_LOG = 60.0
+_LINES_AROUND = 7
+"""Of a pane, beside the ranks: title, header, rules, summary."""
+_STYLES = {"failed": "bold red", "silent": "yellow", "ended": "dim", "done": "green"}
+
+
+def watch(
+    run: Path | None = None,
+    /,
+    *,
+    once: Annotated[bool, Parameter(negative="")] = False,
+    json_output: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Watch a running job: step, step time, input share and memory of every rank, until it ends.
+
+    Parameters
+    ----------
+    run
+        The run folder; the newest under topout-runs when left out.
+    once
+        Print one frame and leave.
+    json_output
+        Print one frame as JSON and leave.
+    """
+    path = run if run is not None else _newest_run()
+    watcher = Watcher(path)
+    console = Console()
+    if json_output:
+        print(json.dumps(asdict(watcher.look())))
+    elif once:
+        console.print(pane(watcher.look(), most_rows=None))
+    elif console.is_terminal:
+        _follow(watcher, console)
+    else:
+        _follow_in_a_log(watcher)
+    if not json_output:
+        print(f"Next    topout analyze {path}", file=sys.stderr)
+    return 0
+
+
+def _newest_run() -> Path:
+    # imports the whole analysis, which a watcher of a named run need not wait for
+    from topout.cli.analyze import newest_run
+
+    return newest_run(Path(DEFAULT_ROOT))
+
+
+def _follow(watcher: Watcher, console: Console) -> None:
+    live_run = watcher.look()
+    with Live(pane(live_run, most_rows=_room(console)), console=console, auto_refresh=False) as live:
+        while live_run.status == "running":
+            time.sleep(_EVERY_S)
+            live_run = watcher.look()
+            live.update(pane(live_run, most_rows=_room(console)), refresh=True)
+
+
+def _follow_in_a_log(watcher: Watcher) -> None:
+    next_line = 0.0
+    while True:
+        live_run = watcher.look()
+        if time.monotonic() >= next_line or live_run.status != "running":
+            next_line = time.monotonic() + _EVERY_S_IN_A_LOG
+            print(summary(live_run), flush=True)
+        if live_run.status != "running":
+            return
+        time.sleep(_EVERY_S)
+
+
+def _room(console: Console) -> int:
+    return max(3, console.size.height - _LINES_AROUND)
+
+
+def pane(live_run: LiveRun, *, most_rows: int | None) -> Table:
+    """All ranks, or as many as fit: those in trouble first, then the ones that hold the others up."""
+    ranks = list(live_run.ranks)
+    if most_rows is not None and len(ranks) > most_rows:
+        ranks = sorted(sorted(ranks, key=_notability)[:most_rows], key=lambda rank: rank.rank)
+    left_out = len(live_run.ranks) - len(ranks)
+    caption = summary(live_run) + (f"; {left_out} ranks like these not shown" if left_out else "")
+    table = Table(title=live_run.run, caption=caption, title_justify="left", caption_justify="left")
+    for name in ("rank", "host", "step", "step time", "input", "memory", "status"):
+        table.add_column(name, justify="left" if name in ("host", "status") else "right")
+    for rank in ranks:
+        table.add_row(*_cells(rank), style=_STYLES.get(rank.status))
+    return table
+
+
+def summary(live_run: LiveRun) -> str:
+    """One line: how far, how fast, and who is missing."""
+    steps = [rank.step for rank in live_run.ranks if rank.step is not None]
+    times_ns = [rank.step_ns for rank in live_run.ranks if rank.step_ns is not None]
+    parts = [live_run.status, f"{len(live_run.ranks)} ranks"]
+    if steps:
+        parts.append(f"step {min(steps)}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}")
+    if times_ns:
+        parts.append(f"{_milliseconds(int(statistics.median(times_ns)))} a step")
+    for status in ("failed", "silent"):
+        troubled = [rank.rank for rank in live_run.ranks if rank.status == status]
+        if troubled:
+            parts.append(f"{status}: {', '.join(map(str, troubled[:8]))}{', …' if len(troubled) > 8 else ''}")
+    return "  ".join(parts)
+
+
+def _notability(rank: LiveRank) -> tuple[bool, int, float]:
+    """What holds others up has made the fewest steps, or waits the most for its input."""
+    return rank.status not in ("failed", "silent"), rank.step or 0, -(rank.input_share or 0.0)
+
+
+def _cells(rank: LiveRank) -> list[str]:
+    status = f"silent for {rank.silent_s:.0f} s" if rank.status == "silent" and rank.silent_s else rank.status
+    memory = _gigabytes(rank.memory_bytes)
+    if rank.gpu_memory_bytes is not None:
+        memory += f" + {_gigabytes(rank.gpu_memory_bytes)} GPU"
+    return [
+        str(rank.rank),
+        rank.host,
+        "–" if rank.step is None else str(rank.step),
+        "–" if rank.step_ns is None else _milliseconds(rank.step_ns),
+        "–" if rank.input_share is None else f"{rank.input_share:.0%}",
+        memory,
+        status,
+    ]
+
+
+def _milliseconds(duration_ns: int) -> str:
+    return f"{duration_ns / 1e6:.1f} ms" if duration_ns < 1e9 else f"{duration_ns / 1e9:.2f} s"
+
+
+def _gigabytes(num_bytes: int | None) -> str:
+    return "–" if num_bytes is None else f"{num_bytes / 1e9:.2f} GB"
