@@ -1,0 +1,149 @@
+"""The device tree and what kernels are made of, from torch.profiler's JSON."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tables import Plan, StepPlan, build_run
+from topout.analyze.device import measure_device, memory_bound_share, union_ns
+from topout.analyze.measure import measure_run
+from topout.schema.errors import TopoutError
+from topout.schema.run_folder import RunFolder
+from topout.trace.readers.kineto import Profile, read_profile
+
+GEMM = "ampere_bf16_s16816gemm_bf16_128x64_ldg8"
+NORM = "void at::native::layer_norm_kernel<float>"
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def _event(cat: str, name: str, start: float, end: float, tid: int | str = 7) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "ts": start,
+        "dur": end - start,
+        "pid": 0,
+        "tid": tid,
+        "args": {"a": 1},
+    }
+
+
+def _write(path: Path, events: list[dict[str, object]]) -> Path:
+    noise = [{"ph": "M", "name": "process_name", "pid": 0, "args": {}}, {"ph": "s", "id": 1, "ts": 3, "cat": "ac2g"}]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps({"schemaVersion": 1, "traceEvents": [*events, *noise], "deviceProperties": [{}]}).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def _profile(tmp_path: Path, *events: dict[str, object]) -> Profile:
+    return read_profile(_write(tmp_path / f"{len(list(tmp_path.iterdir()))}.json", list(events)))
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> list[Profile]:
+    """Of 100 us: rank 0 computes 60 and only communicates 20 more; rank 1 computes 40, communicates 30, copies 10."""
+    first = _profile(
+        tmp_path,
+        _event("cuda_runtime", "cudaLaunchKernel", 0, 5),
+        _event("kernel", GEMM, 10, 50),
+        _event("kernel", NORM, 40, 70),
+        _event("kernel", NCCL, 60, 90, 13),
+        _event("cpu_op", "aten::mm", 0, 100, 1),
+    )
+    second = _profile(
+        tmp_path,
+        _event("kernel", GEMM, 10, 50),
+        _event("kernel", NCCL, 50, 80, 13),
+        _event("gpu_memcpy", "Memcpy HtoD", 75, 90, 20),
+        _event("cpu_op", "aten::mm", 0, 100, 1),
+    )
+    return [first, second]
+
+
+def test_collectives_are_communication_not_useful_work(profiles: list[Profile]) -> None:
+    device = measure_device(profiles)
+    assert device is not None
+    assert device.compute_share == device.parallel_efficiency == pytest.approx(0.5)
+    assert device.load_balance == pytest.approx(50 / 60)
+    assert device.communication_efficiency == pytest.approx(60 / 80)
+    assert device.orchestration_efficiency == pytest.approx(0.8)
+    product = device.load_balance * device.communication_efficiency * device.orchestration_efficiency
+    assert product == pytest.approx(device.parallel_efficiency, abs=1e-9)
+    assert device.exposed_communication_share == pytest.approx((20 + 30) / 200)
+    assert device.exposed_copy_share == pytest.approx(10 / 200)
+    assert device.idle_share == pytest.approx((20 + 20) / 200)
+
+
+def test_tensor_core_and_memory_bound_shares_are_of_computing_kernels(profiles: list[Profile]) -> None:
+    device = measure_device(profiles)
+    assert device is not None
+    assert device.tensor_core_share == pytest.approx(80 / 110)
+    assert memory_bound_share(profiles) == pytest.approx(30 / 110)
+
+
+def test_on_a_processor_operators_count_by_their_own_time(tmp_path: Path) -> None:
+    profile = _profile(
+        tmp_path,
+        _event("cpu_op", "aten::linear", 0, 100),
+        _event("cpu_op", "aten::addmm", 20, 90),
+        _event("cpu_op", "aten::gelu", 100, 260),
+        _event("cpu_op", "aten::empty", 110, 111),
+        _event("cpu_op", "aten::add_", 0, 41, tid="other"),
+    )
+    # own times: linear 30, addmm 70, gelu 159, add_ 41; empty is too short to tell
+    assert memory_bound_share([profile]) == pytest.approx(200 / 300)
+    assert measure_device([profile]) is None
+
+
+def test_nothing_profiled_nothing_told() -> None:
+    assert memory_bound_share([]) is None
+    assert measure_device([]) is None
+
+
+def test_unions_do_not_count_overlaps_twice(profiles: list[Profile]) -> None:
+    kernels = profiles[0].kernels
+    assert union_ns(kernels.start_ns, kernels.end_ns) == 80_000
+    assert union_ns(kernels.start_ns[:0], kernels.end_ns[:0]) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\x1f\x8bnot gzip", b'{"traceEvents": [{"ts": "soon"}]}'])
+def test_a_damaged_profile_is_an_error_with_a_reason(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p.json").write_bytes(content)
+    with pytest.raises(TopoutError, match="cannot be read as a profile"):
+        read_profile(tmp_path / "p.json")
+
+
+STEP = StepPlan(forward=300, backward=600, optimizer=100)
+
+
+def _gelus(folder: RunFolder, suffix: str = "") -> None:
+    place = folder.profile(0)
+    _write(
+        place.with_name(place.name + suffix),
+        [_event("cpu_op", "aten::gelu", 0, 90), _event("cpu_op", "aten::mm", 90, 100)],
+    )
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_memory_bandwidth_is_a_verdict_only_with_a_profile(tmp_path: Path, suffix: str) -> None:
+    folder = build_run(tmp_path / "run", [[STEP] * 5], Plan()).folder
+    measures, verdict = measure_run(folder)
+    assert verdict is not None and verdict.name == "compute"
+    assert measures.compute.memory_bound_share is None
+    _gelus(folder, suffix)
+    measures, verdict = measure_run(folder)
+    assert verdict is not None and verdict.name == "memory-bandwidth"
+    assert measures.compute.memory_bound_share == pytest.approx(0.9)
+
+
+def test_a_damaged_profile_costs_only_itself(tmp_path: Path) -> None:
+    folder = build_run(tmp_path / "run", [[STEP] * 5], Plan()).folder
+    folder.profile(0).parent.mkdir()
+    folder.profile(0).write_text("{")
+    measures, verdict = measure_run(folder)
+    assert verdict is not None and verdict.name == "compute"
+    assert any("profile" in sentence for sentence in measures.not_measured)

@@ -1,0 +1,195 @@
+"""A whole run measured: shares add up, parts fail alone, and what is missing is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
+from topout.analyze.measure import measure_run
+from topout.analyze.series import load_series
+from topout.schema.errors import TopoutError
+from topout.schema.event import Kind
+from topout.schema.measures import PHASES
+from topout.schema.run_folder import RunFolder
+
+MS = 1_000_000
+S = 1_000_000_000
+MIXED = [
+    [
+        StepPlan(
+            other=2 * MS, input=(5 + r) * MS, copy=MS, forward=20 * MS, backward=(40 + 5 * r) * MS,
+            optimizer=(3 + r) * MS,
+            evaluation=30 * MS * (k % 4 == 1), checkpoint=11 * MS * (k % 4 == 2 and r == 0), samples=16,
+        )
+        for k in range(12)
+    ]
+    for r in range(3)
+]  # fmt: skip
+
+
+def test_shares_add_up_and_the_waterfall_ends_at_what_was_computed(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", MIXED, Plan(transfer_ns=7 * MS))
+    measures, _ = measure_run(built.folder)
+    assert sum(measures.shares.values()) == pytest.approx(1, abs=1e-9)
+    for rank in measures.ranks:
+        assert tuple(rank.shares) == PHASES
+        assert sum(rank.shares.values()) == pytest.approx(1, abs=1e-9)
+    assert measures.pop is not None
+    product = measures.pop.load_balance * measures.pop.communication_efficiency
+    assert product == pytest.approx(measures.pop.parallel_efficiency, abs=1e-9)
+    assert [bar.name for bar in measures.waterfall] == [
+        "input", "copy", "evaluation", "checkpoint", "wait", "transfer", "other"
+    ]  # fmt: skip
+    computed = sum(measures.shares[name] for name in ("forward", "backward", "optimizer"))
+    assert measures.waterfall[-1].remaining_share == pytest.approx(computed)
+    assert measures.not_measured == ()
+
+
+def test_the_window_and_step_time(tmp_path: Path) -> None:
+    steps = [StepPlan(forward=(500 if k == 0 else 50) * MS, backward=50 * MS, samples=4) for k in range(9)]
+    measures, _ = measure_run(build_run(tmp_path / "run", [steps]).folder)
+    assert measures.window is not None and measures.step is not None
+    window = measures.window
+    assert (window.first_step, window.last_step, window.num_steps, window.num_warmup_steps) == (1, 8, 8, 1)
+    assert window.elapsed_ns == 800 * MS
+    assert (measures.step.mean_ns, measures.step.p05_ns, measures.step.p95_ns) == (100 * MS, 100 * MS, 100 * MS)
+    assert measures.step.samples_per_s == pytest.approx(40)
+
+
+def test_arithmetic_is_told_with_the_origin_of_its_peak(tmp_path: Path) -> None:
+    step = StepPlan(forward=50 * MS, backward=50 * MS)
+    gpu = {"flops_per_step": 10**13, "flop_dtype": "bfloat16", "device_name": "NVIDIA H100 80GB HBM3"}
+    compute = measure_run(build_run(tmp_path / "gpu", [[step] * 5] * 2, Plan(facts=gpu)).folder)[0].compute
+    assert (compute.flops_per_step, compute.flops_per_s) == (2e13, pytest.approx(2e14))
+    assert (compute.peak_flops_per_s, compute.peak_origin) == (2 * 989e12, "table")
+    assert compute.model_flops_utilisation == pytest.approx(2e14 / 1978e12)
+    cpu = {"flops_per_step": 10**9, "num_threads": 4}
+    compute = measure_run(build_run(tmp_path / "cpu", [[step] * 5], Plan(facts=cpu)).folder)[0].compute
+    assert (compute.peak_flops_per_s, compute.peak_origin) == (4 * 2.5e9 * 32, "assumed")
+    compute = measure_run(build_run(tmp_path / "none", [[step] * 5]).folder)[0].compute
+    assert (compute.flops_per_s, compute.model_flops_utilisation, compute.peak_flops_per_s) == (None, None, None)
+
+
+def test_the_environment_comes_from_the_launcher_and_the_ranks(tmp_path: Path) -> None:
+    run = {
+        "hosts": [{"name": "n01", "num_cores": 8, "memory_bytes": 1000}],
+        "ranks": [{"rank": r, "host": "n01", "cores": [4 * r, 4 * r + 1], "num_threads": 2} for r in range(2)],
+    }
+    facts = {"torch_version": "2.13.0", "uses_autocast": False, "has_convolutions": True}
+    environment = measure_run(build_run(tmp_path / "run", MIXED[:2], Plan(run=run, facts=facts)).folder)[0].environment
+    assert (environment.num_ranks, environment.num_hosts, environment.num_cores) == (2, 1, 8)
+    assert (environment.cores_per_rank, environment.threads_per_rank, environment.is_bound) == (2, 2, True)
+    assert (environment.uses_autocast, environment.has_convolutions, environment.uses_tf32) == (False, True, None)
+
+
+def _empty(path: Path, run: dict[str, object] | None = None) -> RunFolder:
+    path.mkdir()
+    folder = RunFolder(path)
+    folder.run_json.write_text(json.dumps({"version": 1, **(run or {})}))
+    return folder
+
+
+def test_a_script_that_never_steps_has_no_verdict_but_advice(tmp_path: Path) -> None:
+    folder = _empty(tmp_path / "run")
+    rows = Rows()
+    rows.add(Kind.BACKWARD, START_NS, 100)
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01", "torch_version": "2.13.0"})))
+    measures, verdict = measure_run(folder)
+    assert verdict is None
+    assert any("topout.step()" in sentence for sentence in measures.not_measured)
+
+
+def test_nothing_recorded_is_said(tmp_path: Path) -> None:
+    measures, verdict = measure_run(_empty(tmp_path / "a"))
+    assert verdict is None
+    assert any("Nothing was recorded" in sentence for sentence in measures.not_measured)
+    measures, _ = measure_run(_empty(tmp_path / "b", {"spec": {"record": False}}))
+    assert any("--no-record" in sentence for sentence in measures.not_measured)
+
+
+def test_out_of_memory_before_the_first_step_is_a_verdict(tmp_path: Path) -> None:
+    folder = _empty(tmp_path / "run")
+    folder.first_failure.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.")
+    _, verdict = measure_run(folder)
+    assert verdict is not None
+    assert (verdict.name, verdict.runner_up) == ("memory-size", None)
+
+
+def test_a_rank_without_steps_does_not_hide_the_others(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", MIXED[:2])
+    built.folder.events(2).write_bytes(b"")
+    measures, verdict = measure_run(built.folder)
+    assert verdict is not None
+    assert [rank.rank for rank in measures.ranks] == [0, 1]
+    assert any(sentence.startswith("Rank 2 completed no") for sentence in measures.not_measured)
+
+
+def test_a_recording_cut_short_is_measured_and_said(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", [[StepPlan(forward=50, backward=50)] * 60] * 2)
+    events = built.folder.events(1)
+    events.write_bytes(events.read_bytes()[:-9])
+    measures, verdict = measure_run(built.folder)
+    assert verdict is not None
+    assert any("rank 1 breaks off" in sentence for sentence in measures.not_measured)
+    half = events.read_bytes()
+    events.write_bytes(half[: len(half) * 7 // 10])
+    measures, _ = measure_run(built.folder)
+    assert measures.window is not None
+    assert measures.window.last_step < 59
+
+
+def test_notes_of_the_recorder_are_passed_on(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", MIXED[:1], Plan(facts={"notes": ["no flight recorder"]}))
+    assert measure_run(built.folder)[0].not_measured == ("Rank 0: no flight recorder",)
+
+
+def test_a_part_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr("topout.analyze.measure.measure_input", fail)
+    measures, verdict = measure_run(build_run(tmp_path / "run", MIXED).folder)
+    assert verdict is not None
+    assert "Input: ZeroDivisionError: planted." in measures.not_measured
+    assert measures.input.wait_share is None
+
+
+def test_folders_that_are_none_or_newer_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(TopoutError, match="not a run folder"):
+        measure_run(RunFolder(tmp_path / "nowhere"))
+    with pytest.raises(TopoutError, match="newer topout"):
+        measure_run(_empty(tmp_path / "run", {"version": 99}))
+
+
+def test_series_hold_what_the_measures_reduce(tmp_path: Path) -> None:
+    counters = {"read_bytes": [(0, 100), (S, 300), (2 * S, 300)], "resident_bytes": [(0, 5), (S, 7)]}
+    built = build_run(tmp_path / "run", MIXED, Plan(transfer_ns=MS, hosts=["n01", "n01", "n02"], counters=counters))
+    series, measures = load_series(built.folder), measure_run(built.folder)[0]
+    assert series is not None and measures.window is not None
+    assert (series.ranks, series.hosts) == ([0, 1, 2], ["n01", "n01", "n02"])
+    assert series.steps.tolist() == list(range(1, 12))
+    assert series.phase_ns.shape == (3, 11, len(PHASES))
+    assert (series.phase_ns.sum(axis=2) == series.duration_ns).all()
+    assert (series.start_ns[:, 0] == 0).all()
+    assert (series.start_ns[:, -1] + series.duration_ns[:, -1] == measures.window.elapsed_ns).all()
+    assert series.counters[0]["read_bytes"][1].tolist() == [200, 0]
+    assert series.counters[2]["resident_bytes"][1].tolist() == [5, 7]
+
+
+def test_spans_of_the_script_are_in_the_series(tmp_path: Path) -> None:
+    folder = _empty(tmp_path / "run")
+    rows = Rows()
+    for step in range(3):
+        rows.add(Kind.STEP, START_NS + 100 * step, 100, ref=step)
+    rows.add(Kind.SPAN, START_NS + 120, 30, name="augment")
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01"})))
+    series = load_series(folder)
+    assert series is not None
+    assert [(span.rank, span.name, span.start_ns, span.duration_ns) for span in series.spans] == [
+        (0, "augment", 20, 30)
+    ]
+
+
+def test_a_folder_without_steps_has_no_series(tmp_path: Path) -> None:
+    assert load_series(_empty(tmp_path / "run")) is None

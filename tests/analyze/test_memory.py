@@ -1,0 +1,64 @@
+"""Memory: peaks, failures for lack of it, and the batch that would fit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tables import Plan, StepPlan, build_run
+from topout.analyze.measure import measure_run
+from topout.schema.measures import Memory, Verdict
+
+GIB = 1 << 30
+PLAIN = StepPlan(input=1, forward=30, backward=60, optimizer=9)
+CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 80 GiB"
+CPU = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"
+KILLED = "Rank 1 died by SIGKILL.\n  why  out of memory: the kernel killed 1 process during this run"
+
+
+def _measure(path: Path, failure: str | None = None, **plan: Any) -> tuple[Memory, Verdict | None]:
+    built = build_run(path / "run", [[PLAIN] * 4] * 2, Plan(**plan))
+    if failure is not None:
+        built.folder.first_failure.write_text(failure)
+    measures, verdict = measure_run(built.folder)
+    return measures.memory, verdict
+
+
+@pytest.mark.parametrize(
+    ("failure", "requested"),
+    [(CUDA, int(2.5 * GIB)), (CPU, 4096), (KILLED, None), ("Traceback:\nMemoryError", None)],
+)
+def test_a_failure_for_lack_of_memory_is_recognised(tmp_path: Path, failure: str, requested: int | None) -> None:
+    memory, verdict = _measure(tmp_path, failure)
+    assert (memory.is_out_of_memory, memory.requested_bytes) == (True, requested)
+    assert verdict is not None and verdict.name == "memory-size"
+
+
+@pytest.mark.parametrize("failure", ["ValueError: no memory of that", "died by SIGKILL; no out-of-memory kill", None])
+def test_other_failures_are_not(tmp_path: Path, failure: str | None) -> None:
+    memory, verdict = _measure(tmp_path, failure)
+    assert not memory.is_out_of_memory
+    assert verdict is not None and verdict.name != "memory-size"
+
+
+def test_the_peak_of_a_rank_counts_its_workers(tmp_path: Path) -> None:
+    counters = {
+        "resident_bytes": [(0, 100), (10, 300), (20, 200)],
+        "worker_resident_bytes": [(0, 50), (10, 50), (20, 350)],
+    }
+    hosts = [{"name": "n01", "memory_bytes": 4000}]
+    memory, _ = _measure(tmp_path, counters=counters, run={"hosts": hosts}, facts={"batch_size": 8})
+    assert (memory.peak_host_bytes, memory.host_total_bytes, memory.peak_device_bytes) == (550, 4000, None)
+    # two ranks share the host: 2000 bytes each, of which a batch of 8 takes 550
+    assert memory.largest_batch == 8 * 2000 // 550
+
+
+def test_a_batch_that_failed_is_too_large_whatever_the_prediction(tmp_path: Path) -> None:
+    facts = {"batch_size": 8, "peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+    assert _measure(tmp_path / "a", facts=facts)[0].largest_batch == 64
+    assert _measure(tmp_path / "b", CUDA, facts=facts)[0].largest_batch == 7
+
+
+def test_without_a_batch_size_no_batch_is_predicted(tmp_path: Path) -> None:
+    facts = {"peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+    assert _measure(tmp_path, facts=facts)[0].largest_batch is None

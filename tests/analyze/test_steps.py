@@ -1,0 +1,198 @@
+"""Steps cut into phases: tables built by formula come back exactly, and nothing is counted twice."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tables import START_NS, TRAINING_LOADER, Plan, Rows, StepPlan, build_run
+from topout.analyze.steps import find_phases, read_phases
+from topout.schema.event import Flag, Kind
+from topout.schema.measures import PHASES
+from topout.schema.run_folder import RunFolder
+from topout.trace.clocks import align
+from topout.trace.readers.topout import read_run
+
+MS = 1_000_000
+
+
+@st.composite
+def _plans(draw: st.DrawFn) -> tuple[list[list[StepPlan]], Plan]:
+    num_ranks, num_steps = draw(st.integers(1, 4)), draw(st.integers(2, 6))
+    optimizer = draw(st.integers(0, 50))
+
+    def step() -> StepPlan:
+        lengths = {name: draw(st.integers(0, 1000)) for name in ("other", "input", "copy", "evaluation", "checkpoint")}
+        compute = {name: draw(st.integers(1, 1000)) for name in ("forward", "backward")}
+        return StepPlan(optimizer=optimizer, **lengths, **compute)
+
+    shows_by = draw(st.sampled_from(["row", "mode", "loader"]))
+    plan = Plan(transfer_ns=draw(st.integers(0, 200)), num_buckets=draw(st.integers(1, 3)), evaluation_by=shows_by)
+    return [[step() for _ in range(num_steps)] for _ in range(num_ranks)], plan
+
+
+@settings(deadline=None, max_examples=60)
+@given(planned=_plans())
+def test_a_table_built_by_formula_comes_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, planned: tuple[list[list[StepPlan]], Plan]
+) -> None:
+    built = build_run(tmp_path_factory.mktemp("run") / "run", *planned)
+    phases = read_phases(built.folder)
+    assert phases is not None
+    assert np.array_equal(phases.phase_ns, built.phase_ns[:, phases.num_warmup_steps :])
+    assert np.array_equal(phases.phase_ns.sum(axis=2), phases.duration_ns)
+    assert (phases.duration_ns.sum(axis=1) == phases.elapsed_ns).all()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    optimizer=st.lists(st.integers(0, 400), min_size=2, max_size=4),
+    trail=st.lists(st.integers(0, 3000), min_size=4, max_size=4),
+)
+def test_ranks_out_of_step_still_share_one_window(
+    tmp_path_factory: pytest.TempPathFactory, optimizer: list[int], trail: list[int]
+) -> None:
+    ranks = [[StepPlan(input=30, forward=100, backward=200, optimizer=length)] * 5 for length in optimizer]
+    plan = Plan(transfer_ns=10, trail_evaluation_ns=trail[: len(ranks)])
+    built = build_run(tmp_path_factory.mktemp("run") / "run", ranks, plan)
+    phases = read_phases(built.folder)
+    assert phases is not None
+    assert (phases.edges_ns[:, 0] == built.ends_ns[:, phases.num_warmup_steps - 1].max()).all()
+    assert (phases.duration_ns.sum(axis=1) == phases.elapsed_ns).all()
+    assert np.array_equal(phases.phase_ns.sum(axis=2), phases.duration_ns)
+    assert np.array_equal(phases.phase_ns[:, 1:-1], built.phase_ns[:, phases.num_warmup_steps + 1 : -1])
+
+
+class OneRank:
+    """A rank with steps of 1000 ns each; rows are placed by hand into step 2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = RunFolder(folder)
+        self.rows = Rows()
+        for step in range(4):
+            start = 1000 * step
+            self.rows.add(Kind.STEP, START_NS + start, 1000, ref=step)
+            self.rows.add(Kind.INPUT, START_NS + start, 0, value=4, ref=TRAINING_LOADER)
+            if step != 2:
+                self.rows.add(Kind.BACKWARD, START_NS + start + 400, 500)
+
+    def add(self, kind: Kind, start: int, end: int, **more: object) -> None:
+        self.rows.add(kind, START_NS + 2000 + start, end - start, **more)  # type: ignore[arg-type]
+
+    def phases(self) -> dict[str, int]:
+        self.folder.events(0).write_bytes(b"".join(self.rows.blocks({"host": "n01"})))
+        found = find_phases(align(read_run(self.folder)))
+        assert found is not None
+        step = found.phase_ns[0, list(found.steps).index(2)]
+        assert step.sum() == 1000
+        return {name: int(ns) for name, ns in zip(PHASES, step, strict=True) if ns}
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> OneRank:
+    return OneRank(tmp_path)
+
+
+def test_forward_is_what_lies_before_a_backward(rank: OneRank) -> None:
+    rank.add(Kind.INPUT, 100, 200, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.BACKWARD, 500, 800)
+    rank.add(Kind.OPTIMIZER, 850, 1000)
+    assert rank.phases() == {"input": 100, "forward": 300, "backward": 300, "optimizer": 150, "other": 150}
+
+
+def test_every_micro_batch_has_its_forward(rank: OneRank) -> None:
+    rank.add(Kind.BACKWARD, 200, 400)
+    rank.add(Kind.INPUT, 450, 500, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.BACKWARD, 600, 900)
+    assert rank.phases() == {"forward": 300, "input": 50, "backward": 500, "other": 150}
+
+
+def test_a_copy_in_the_middle_of_a_forward_does_not_end_it(rank: OneRank) -> None:
+    rank.add(Kind.INPUT, 0, 100, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.COPY, 300, 350, value=64)
+    rank.add(Kind.BACKWARD, 500, 1000)
+    assert rank.phases() == {"input": 100, "forward": 350, "copy": 50, "backward": 500}
+
+
+def test_a_copy_inside_input_counts_once(rank: OneRank) -> None:
+    rank.add(Kind.INPUT, 0, 400, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.COPY, 100, 200, value=64)
+    rank.add(Kind.BACKWARD, 400, 1000)
+    assert rank.phases() == {"input": 300, "copy": 100, "backward": 600}
+
+
+def test_a_closure_runs_inside_its_optimizer(rank: OneRank) -> None:
+    rank.add(Kind.OPTIMIZER, 100, 900)
+    rank.add(Kind.BACKWARD, 300, 500)
+    assert rank.phases() == {"forward": 200, "backward": 200, "optimizer": 400, "other": 200}
+
+
+def test_a_backward_inside_a_backward_counts_once(rank: OneRank) -> None:
+    rank.add(Kind.BACKWARD, 200, 900)
+    rank.add(Kind.BACKWARD, 400, 600)
+    assert rank.phases() == {"forward": 200, "backward": 700, "other": 100}
+
+
+def test_another_thread_takes_no_time_of_the_rank(rank: OneRank) -> None:
+    rank.add(Kind.CHECKPOINT, 0, 900, flags=Flag.OFF_MAIN_THREAD)
+    rank.add(Kind.BACKWARD, 500, 1000)
+    assert rank.phases() == {"forward": 500, "backward": 500}
+
+
+def test_a_checkpoint_inside_an_evaluation_is_a_checkpoint(rank: OneRank) -> None:
+    rank.add(Kind.EVALUATION, 0, 400)
+    rank.add(Kind.CHECKPOINT, 100, 250)
+    rank.add(Kind.BACKWARD, 500, 1000)
+    assert rank.phases() == {"evaluation": 250, "checkpoint": 150, "forward": 100, "backward": 500}
+
+
+def test_a_collective_that_waits_for_nobody_belongs_to_its_evaluation(rank: OneRank) -> None:
+    rank.add(Kind.EVALUATION, 0, 400)
+    rank.add(Kind.COLLECTIVE, 300, 380, name="all_reduce", value=8, ref=5)
+    rank.add(Kind.BACKWARD, 500, 1000)
+    assert rank.phases() == {"evaluation": 400, "forward": 100, "backward": 500}
+
+
+def test_a_collective_of_its_own_is_transfer(rank: OneRank) -> None:
+    rank.add(Kind.BACKWARD, 400, 800)
+    rank.add(Kind.COLLECTIVE, 850, 950, name="all_reduce", value=8, ref=5)
+    assert rank.phases() == {"forward": 400, "backward": 400, "transfer": 100, "other": 100}
+
+
+def test_device_time_takes_the_place_of_launches(rank: OneRank) -> None:
+    rank.add(Kind.INPUT, 0, 300, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.COPY, 300, 320, value=64)
+    rank.add(Kind.BACKWARD, 350, 400)
+    for name, length in (("input", 100), ("forward", 250), ("backward", 400), ("optimizer", 50)):
+        rank.add(Kind.DEVICE, 0, length, name=name, ref=2)
+    # the device computes 680 of 1000 ns and starves for the rest, 300 ns of it while the host waits for its batch
+    assert rank.phases() == {
+        "input": 300, "copy": 20, "forward": 230, "backward": 400, "optimizer": 50
+    }  # fmt: skip
+
+
+def test_input_behind_a_busy_device_costs_nothing(rank: OneRank) -> None:
+    rank.add(Kind.INPUT, 0, 900, value=4, ref=TRAINING_LOADER)
+    rank.add(Kind.BACKWARD, 950, 1000)
+    for name, length in (("forward", 400), ("backward", 590)):
+        rank.add(Kind.DEVICE, 0, length, name=name, ref=2)
+    assert rank.phases() == {"input": 10, "forward": 400, "backward": 590}
+
+
+def test_steps_before_the_flight_recorders_memory_are_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for rank_number in range(2):
+        rows = Rows()
+        for step in range(6):
+            start = START_NS + 1000 * step
+            rows.add(Kind.STEP, start, 1000, ref=step)
+            rows.add(Kind.BACKWARD, start + 200, 800)
+            if step >= 3:
+                rows.add(Kind.ARRIVAL, start + 900, name="all_reduce", value=64, ref=100 + step)
+        folder.events(rank_number).write_bytes(b"".join(rows.blocks({"host": "n01"})))
+    phases = read_phases(folder)
+    assert phases is not None
+    assert phases.starts_late
+    assert phases.steps.tolist() == [4, 5]

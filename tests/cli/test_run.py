@@ -1,0 +1,129 @@
+"""`topout run` as typed: options stand before the script, what is wrong is said before anything is made."""
+
+import json
+
+import pytest
+
+from topout.cli.run import FLAGS, delimit_script
+
+
+@pytest.mark.parametrize(
+    ("typed", "delimited"),
+    [
+        ("train.py", "-- train.py"),
+        ("-n 2 train.py --lr 0.1 -n 5 --help", "-n 2 -- train.py --lr 0.1 -n 5 --help"),
+        ("-n2 --steps=3 --no-bind train.py -m", "-n2 --steps=3 --no-bind -- train.py -m"),
+        ("-m package.train --json", "-m -- package.train --json"),
+        ("--filter a --filter b train.py", "--filter a --filter b -- train.py"),
+        ("-n 2 -- train.py --", "-n 2 -- train.py --"),
+        ("-n 2", "-n 2"),
+        ("--help", "--help"),
+        ("", ""),
+    ],
+)
+def test_everything_from_the_script_on_is_the_scripts(typed, delimited):
+    assert delimit_script(typed.split()) == delimited.split()
+
+
+def test_every_option_without_a_value_is_known_as_such():
+    from topout.cli.main import app
+
+    without_value = {
+        name
+        for argument in app["run"].assemble_argument_collection()
+        for name in argument.names
+        if name.startswith("-") and argument.hint in (bool, bool | None)
+    }
+    assert FLAGS - without_value == {"-h", "--help", "--version"}
+    assert without_value - FLAGS == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("run -n 0 train.py", "-n 0 is not possible."),
+        ("run -n -3 train.py", "-n -3 is not possible."),
+        ("run -n 1000000 train.py", "1000000 ranks do not fit"),
+        ("run -n two train.py", "two"),
+        ("run -n 2 --per-node 1 train.py", "contradict each other"),
+        ("run --steps 0 train.py", "--steps 0 is not possible."),
+        ("run --data-share 200% train.py", "is not a share"),
+        ("run --profile 9-3 train.py", "is not a range of steps"),
+        ("run --num-rank 2 train.py", "Did you mean --num-ranks?"),
+        ("run trian.py", "did you mean train.py?"),
+        ("run absent/train.py", "there is no folder absent"),
+        ("run .", "is a folder, not a script"),
+        ("run -m no_such_module.train", "There is no module no_such_module.train."),
+        ("run -m", "-m needs a module's name."),
+        ("rum train.py", "did you mean topout run?"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_three_parts_and_makes_no_folder(run_topout, tmp_path, words, says):
+    (tmp_path / "train.py").write_text("print('ran')")
+    ended = run_topout(words.split())
+    assert (ended.code, ended.stdout) == (2, "")
+    assert says in ended.stderr
+    assert [line[:7] for line in ended.stderr.splitlines()[-2:]] == ["  why  ", "  do   "]
+    assert not (tmp_path / "topout-runs").exists()
+
+
+def test_a_module_runs_as_python_would_run_it(run_topout, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("")
+    (tmp_path / "package/train.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    ended = run_topout(["run", "--no-report", "-n", "1", "-m", "package.train", "--lr", "1"])
+    assert (ended.code, ended.stdout) == (0, "__main__ ['--lr', '1']\n")
+
+
+def test_json_is_all_there_is_on_stdout(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("print('from the script')")
+    ended = run_topout(["run", "--json", "-n", "1", "train.py"])
+    assert ended.code == 0
+    assert json.loads(ended.stdout)["status"] == "finished"
+    assert "from the script" in ended.stderr
+
+
+def test_quiet_says_nothing_but_what_the_script_says(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("print('from the script')")
+    ended = run_topout(["run", "--quiet", "-n", "1", "train.py"])
+    assert (ended.code, ended.stdout, ended.stderr) == (0, "from the script\n", "")
+
+
+def test_the_last_line_is_the_next_command(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("print('from the script')")
+    ended = run_topout(["run", "-n", "1", "train.py"])
+    assert ended.stderr.splitlines()[-1].startswith("Next    topout ")
+
+
+def test_a_report_that_breaks_does_not_spoil_the_exit_code(monkeypatch, capsys, tmp_path):
+    from topout.cli import finish
+    from topout.cli.run import conclude
+    from topout.launch.job import JobResult
+    from topout.schema.run_folder import RunFolder
+
+    def broken(folder):
+        raise ZeroDivisionError("in the report")
+
+    monkeypatch.setattr(finish, "_finish", broken)
+    result = JobResult(exit_code=7, status="failed", folder=RunFolder(tmp_path), last_words="ValueError: x")
+    assert conclude(result, wants_report=True, is_json=False, is_quiet=False) == 7
+    said = capsys.readouterr().err
+    assert "could not be explained (ZeroDivisionError: in the report)" in said
+    assert said.endswith("ValueError: x\n")
+
+
+def test_help_version_and_launch_need_no_torch(run_topout, torchless, tmp_path):
+    (tmp_path / "train.py").write_text("print('trained')")
+    assert run_topout(["--help"], env=torchless).code == 0
+    assert run_topout(["--version"], env=torchless).stdout == "0.1.0\n"
+    ended = run_topout(["run", "--no-report", "train.py"], env=torchless)
+    assert (ended.code, ended.stdout) == (0, "trained\n")
+
+
+def test_the_launcher_never_imports_torch():
+    import subprocess
+    import sys
+
+    listed = "import sys, topout.cli.run, topout.cli.watch, topout.launch.job; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
+    assert answer.stdout == "False\n"

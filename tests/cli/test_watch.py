@@ -1,0 +1,109 @@
+"""`topout watch` shows what a run folder holds, of a few ranks and of many, while it grows."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from topout.cli.live import BlockTail, LiveRank, LiveRun, Watcher
+from topout.cli.watch import pane, summary
+from topout.record.writer import EventWriter
+from topout.schema.event import NOT_GIVEN, Kind, pack_code
+from topout.schema.run_folder import RunFolder
+
+MS = 1_000_000
+
+
+def write_steps(writer: EventWriter, first: int, last: int) -> None:
+    """Steps of 100 ms, of which the first 25 ms wait for input."""
+    for step in range(first, last + 1):
+        writer.append(pack_code(Kind.INPUT), step * 100 * MS, 25 * MS, 8, 0)
+        writer.append(pack_code(Kind.STEP), step * 100 * MS, 100 * MS, NOT_GIVEN, step)
+    writer.flush()
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run-1")
+    folder.path.mkdir()
+    write_run(folder, "running")
+    return folder
+
+
+def write_run(folder: RunFolder, status: str, code: int | None = None) -> None:
+    entries = [{"rank": rank, "host": "n1", "exit_code": code, "signal": None} for rank in range(2)]
+    folder.run_json.write_text(json.dumps({"version": 1, "status": status, "ranks": entries}))
+
+
+def test_a_growing_run_is_followed(folder):
+    events = EventWriter(folder.events(0), pytest.fail)
+    counters = EventWriter(folder.counters(0), pytest.fail)
+    watcher = Watcher(folder.path)
+    assert [rank.status for rank in watcher.look().ranks] == ["starting", "starting"]
+    write_steps(events, 0, 9)
+    for name, value in (("resident_bytes", 300), ("worker_resident_bytes", 20)):
+        counters.append(pack_code(Kind.COUNTER, counters.name_id(name)), 1, 0, value, NOT_GIVEN)
+    counters.flush()
+    first, second = watcher.look().ranks
+    assert (first.status, first.step, first.step_ns) == ("training", 9, 100 * MS)
+    assert first.input_share == 0.25
+    assert first.memory_bytes == 320
+    assert (second.status, second.step, second.memory_bytes) == ("starting", None, None)
+    write_steps(events, 10, 12)
+    assert watcher.look().ranks[0].step == 12
+    write_run(folder, "finished", 0)
+    live_run = watcher.look()
+    assert (live_run.status, [rank.status for rank in live_run.ranks]) == ("finished", ["done", "done"])
+
+
+def test_a_block_written_in_two_halves_is_read_when_it_is_whole(tmp_path):
+    writer = EventWriter(tmp_path / "whole", pytest.fail)
+    write_steps(writer, 0, 3)
+    data = (tmp_path / "whole").read_bytes()
+    tail = BlockTail(tmp_path / "part")
+    (tmp_path / "part").write_bytes(data[:50])
+    assert tail.rows() == []
+    (tmp_path / "part").write_bytes(data)
+    (rows,) = tail.rows()
+    assert rows.shape == (5, 8)
+    assert tail.rows() == []
+
+
+def many(num_ranks: int) -> LiveRun:
+    ranks = [LiveRank(rank=rank, host="n1", status="training", step=50, step_ns=MS) for rank in range(num_ranks)]
+    ranks[70] = LiveRank(rank=70, host="n2", status="silent", step=44, silent_s=40.0)
+    return LiveRun(run="r", status="running", ranks=tuple(ranks))
+
+
+def test_of_many_ranks_those_in_trouble_are_shown():
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(pane(many(100), most_rows=10))
+    lines = console.export_text().splitlines()
+    assert len([line for line in lines if "n1" in line]) == 9
+    assert len([line for line in lines if "silent for 40 s" in line]) == 1
+    assert "90 ranks like these not shown" in " ".join(" ".join(lines).split())
+
+
+def test_one_line_says_how_far_and_who_is_missing():
+    assert summary(many(100)) == "running  100 ranks  steps 44 to 50  1.0 ms a step  silent: 70"
+
+
+def test_once_and_json_print_one_frame(run_topout, folder):
+    write_steps(EventWriter(folder.events(0), pytest.fail), 0, 9)
+    shown = run_topout(["watch", "--once", folder.path])
+    assert (shown.code, "100.0 ms" in shown.stdout) == (0, True)
+    found = json.loads(run_topout(["watch", "--json", folder.path]).stdout)
+    assert (found["run"], found["ranks"][0]["step"]) == ("run-1", 9)
+
+
+def test_watching_ends_with_the_run(run_topout, folder):
+    write_run(folder, "finished", 0)
+    shown = run_topout(["watch", folder.path])
+    assert (shown.code, shown.stdout) == (0, "finished  2 ranks\n")
+
+
+def test_what_is_no_run_is_said_so(run_topout, tmp_path):
+    shown = run_topout(["watch", tmp_path / "absent"])
+    assert shown.code == 2
+    assert "is not a run folder" in shown.stderr

@@ -1,0 +1,133 @@
+"""What all tests share: the command line as a process, an environment without torch, an account of what was skipped.
+
+In CI (the variable CI is set) a skip fails the session, except for tests marked `gpu` or `soak`; those are listed. A
+suite that may silently skip shrinks until it tests nothing.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MAY_BE_SKIPPED = ("gpu", "soak")
+
+_BLOCKER = """
+import sys
+
+
+class _NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError(f"{name} is blocked in this test")
+
+
+sys.meta_path.insert(0, _NoTorch())
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a `topout` process ended and what it said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+RunTopout = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run_topout(tmp_path: Path) -> RunTopout:
+    """Runs `python -m topout ARGS` with this interpreter; the working folder is the test's own unless given."""
+
+    def run(
+        args: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 120
+    ) -> Outcome:
+        # A rank of the job under test must not take this process for its launcher.
+        clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "TOPOUT_RUN")}
+        done = subprocess.run(
+            [sys.executable, "-m", "topout", *map(str, args)],
+            cwd=cwd or tmp_path,
+            env={**clean, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def torchless(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables under which `import torch` fails, as on a laptop that only reads reports; pass them as `env`."""
+    folder = tmp_path_factory.mktemp("torchless")
+    (folder / "sitecustomize.py").write_text(_BLOCKER)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run tests marked soak")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_root = os.geteuid() == 0
+    absent = {
+        "soak": None if config.getoption("--soak") else "soak: run by make soak",
+        "gpu": None if Path("/dev/nvidiactl").exists() else "gpu: this machine has no NVIDIA GPU",
+        "browser": None if shutil.which("chromium") else "browser: chromium is not installed",
+        "lab": None if is_root and shutil.which("ip") else "lab: needs root and iproute2",
+    }
+    for item in items:
+        for marker, reason in absent.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_skipped: dict[str, tuple[bool, str]] = {}
+"""Test or file -> whether CI allows it to be skipped, and the reason."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and not hasattr(report, "wasxfail"):
+        is_allowed = any(item.get_closest_marker(marker) for marker in MAY_BE_SKIPPED)
+        _skipped[item.nodeid] = (is_allowed, _reason(report.longrepr))
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped[report.nodeid] = (False, _reason(report.longrepr))
+
+
+def _reason(longrepr: object) -> str:
+    text = str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def _is_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _is_ci() and session.exitstatus == pytest.ExitCode.OK and not all(allowed for allowed, _ in _skipped.values()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not _skipped:
+        return
+    terminalreporter.section("skipped")
+    for name, (is_allowed, reason) in sorted(_skipped.items()):
+        verdict = "allowed" if is_allowed else "NOT ALLOWED in CI" if _is_ci() else "skipped"
+        terminalreporter.write_line(f"{verdict:18} {name}  ({reason})")

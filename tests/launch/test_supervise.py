@@ -1,0 +1,134 @@
+"""What the launcher does with what ranks tell it, and with ranks that do not end."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.launch.jobs import is_running, wait_for
+from topout.launch.log_pipe import LogPipe
+from topout.launch.rank_process import RankProcess
+from topout.launch.signals import LauncherSignals
+from topout.launch.supervise import Cause, Limits, Outcome, Supervisor
+from topout.schema.world import Rank
+
+TELL = """
+import json, os, signal, sys, time
+def tell(**message):
+    os.write(int(os.environ["TOPOUT_STATUS_FD"]), json.dumps(message).encode() + b"\\n")
+"""
+LIMITS = Limits(exit_s=0.5, drain_s=0.2)
+
+
+def rank(number: int, cores: tuple[int, ...] = ()) -> Rank:
+    return Rank(rank=number, local_rank=number, node_rank=0, host="n1", cores=cores, num_threads=1)
+
+
+def supervise(*scripts: str, notes: list[str] | None = None) -> Outcome:
+    processes = [
+        RankProcess(
+            rank(number),
+            [sys.executable, "-c", TELL + script],
+            lambda fd: {**os.environ, "TOPOUT_STATUS_FD": str(fd)},
+        )
+        for number, script in enumerate(scripts)
+    ]
+    logs = [
+        LogPipe(fd, None, terminal_fd=None, on_failure=pytest.fail) for p in processes for fd in (p.out_fd, p.err_fd)
+    ]
+    kept = notes if notes is not None else []
+    with LauncherSignals() as signals:
+        outcome = Supervisor(processes, logs, signals, say=kept.append, note=kept.append, limits=LIMITS).run()
+    for process in processes:
+        process.close()
+    return outcome
+
+
+def test_all_ranks_end_well():
+    outcome = supervise("pass", "tell(kind='done', code=0)")
+    assert outcome.cause is Cause.ALL_DONE
+    assert [end.code for end in outcome.ends] == [0, 0]
+
+
+def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code():
+    notes: list[str] = []
+    outcome = supervise("tell(kind='done', code=0); time.sleep(60)", notes=notes)
+    assert outcome.cause is Cause.ALL_DONE
+    assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
+    assert notes == ["rank 0 was still there 0.5 s after its script's end and was ended"]
+
+
+def test_an_abort_after_the_last_line_does_not_spoil_the_result():
+    notes: list[str] = []
+    outcome = supervise("tell(kind='done', code=0); os.kill(os.getpid(), signal.SIGABRT)", notes=notes)
+    assert outcome.cause is Cause.ALL_DONE
+    assert outcome.ends[0].code == 0
+    assert notes == ["rank 0 died by signal 6 after its script had ended with 0"]
+
+
+def test_a_rank_that_raised_and_then_hangs_is_ended():
+    outcome = supervise("tell(kind='failure', at_ns=5, text='ValueError: x'); time.sleep(60)", "time.sleep(60)")
+    assert outcome.cause is Cause.RANK_FAILED
+    first, other = outcome.ends
+    assert (first.code, first.failure, first.failed_at_ns) == (1, "ValueError: x", 5)
+    assert other.signal == signal.SIGTERM
+
+
+def test_a_rank_deaf_to_a_polite_signal_is_killed():
+    outcome = supervise("time.sleep(0.5); sys.exit(3)", "signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+    assert [end.code for end in outcome.ends] == [3, 4]
+    assert outcome.ends[1].signal == signal.SIGKILL
+    assert not outcome.ends[1].failed_by_itself
+
+
+def test_a_script_for_one_device_stops_a_job_of_two():
+    script = "tell(kind='single-device', at_ns=1); time.sleep(60)"
+    assert supervise(script, script).cause is Cause.SINGLE_DEVICE
+
+
+def test_a_script_for_one_device_may_run_once():
+    assert supervise("tell(kind='single-device', at_ns=1)").cause is Cause.ALL_DONE
+
+
+def test_notes_arrive_and_lines_that_mean_nothing_do_not_harm():
+    notes: list[str] = []
+    script = "os.write(int(os.environ['TOPOUT_STATUS_FD']), b'[1]\\n{broken\\n\\n'); tell(kind='note', text='no NVML')"
+    outcome = supervise(script, notes=notes)
+    assert outcome.cause is Cause.ALL_DONE
+    assert notes == ["rank 0: no NVML"]
+
+
+def test_a_failed_rank_does_not_leave_its_children_behind(tmp_path):
+    script = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+os._exit(5)
+"""
+    outcome = supervise(script)
+    child = int((tmp_path / "child").read_text())
+    assert outcome.ends[0].code == 5
+    assert wait_for(lambda: not is_running(child))
+
+
+def test_a_process_that_left_its_group_and_holds_the_output_does_not_hold_the_job(tmp_path):
+    script = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+"""
+    assert supervise(script).cause is Cause.ALL_DONE
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+def test_a_rank_is_bound_before_its_first_line():
+    core = min(os.sched_getaffinity(0))
+    process = RankProcess(
+        rank(0, cores=(core,)),
+        [sys.executable, "-c", "import os; print(os.sched_getaffinity(0))"],
+        lambda fd: dict(os.environ),
+    )
+    assert wait_for(process.reap)
+    assert os.read(process.out_fd, 100).decode().strip() == f"{{{core}}}"
+    process.close()

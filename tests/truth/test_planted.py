@@ -1,0 +1,70 @@
+"""Loops with a planted fault come back with the right verdict, and with the share that their own stamps give."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY, RunTopout
+
+SCRIPT = REPOSITORY / "tests" / "scripts" / "planted.py"
+TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, the verdict it must give, and where its share must be found."""
+
+    verdict: str
+    num_ranks: int = 1
+    phase: str | None = None
+    found_in: tuple[str, ...] = ()
+    found_at: int = 0
+    """Rank in whose shares the planted time must stand."""
+    planted_at: int = 0
+    """Rank that planted it."""
+    culprit: int | None = None
+
+
+FAULTS = {
+    "decode": Planted("input-decode", found_in=("input",)),
+    "backward-straggler": Planted(
+        "load-imbalance", num_ranks=2, phase="backward", found_in=("wait",), planted_at=1, culprit=1
+    ),
+    "serial-evaluation": Planted("serial-phase", num_ranks=2, phase="evaluation", found_in=("evaluation",), culprit=0),
+    "checkpoint": Planted("serial-phase", phase="checkpoint", found_in=("checkpoint",)),
+    "host": Planted("host", found_in=("other",)),
+}
+
+
+def run_once(run_topout: RunTopout, fault: str, planted: Planted, folder: Path) -> tuple[dict, float, float]:
+    """(analysis, share found, share planted) of one run."""
+    done = run_topout(["run", "-n", planted.num_ranks, "--runs", folder / "runs", SCRIPT, fault, folder / "own"])
+    assert done.code == 0, done.stderr
+    (run,) = (folder / "runs").iterdir()
+    analysis = json.loads((run / "analysis.json").read_text())
+    window = analysis["measures"]["window"]
+    stamps = json.loads((folder / "own" / f"stamps-{planted.planted_at}.json").read_text())
+    steady = stamps[window["first_step"] : window["last_step"] + 1]
+    share = sum(step["planted_s"] for step in steady) / sum(step["step_s"] for step in steady)
+    shares = analysis["measures"]["ranks"][planted.found_at]["shares"]
+    return analysis, sum(shares[phase] for phase in planted.found_in), share
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_named_and_its_share_recovered(fault, run_topout, tmp_path):
+    planted = FAULTS[fault]
+    errors = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        analysis, found, truth = run_once(run_topout, fault, planted, folder)
+        verdict = analysis["verdict"]
+        assert verdict["name"] == planted.verdict, verdict
+        assert planted.phase is None or verdict["phase"] == planted.phase, verdict
+        assert planted.culprit is None or verdict["ranks"] == [planted.culprit], verdict
+        assert truth > 0.1, "the fault was not planted"
+        errors.append(abs(found - truth))
+    assert statistics.median(errors) <= TOLERANCE, errors

@@ -1,0 +1,139 @@
+"""Comparing finds differences that are there, and does not find those that are not."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topout.schema.errors import TopoutError
+from topout.verify.compare import FEWEST_STEPS, NUM_RESAMPLES, block_length, compare_steps
+
+PHASES = ("forward", "wait")
+MS = 1e6
+
+
+def noisy(mean_ms, num_steps=200, seed=0, spread=0.05):
+    return MS * mean_ms * (1 + spread * np.random.default_rng(seed).standard_normal(num_steps))
+
+
+def compared(a_step_ns, b_step_ns, **kwargs):
+    def halves(step_ns):
+        return np.column_stack([step_ns / 2, step_ns / 2])
+
+    return compare_steps(a_step_ns, b_step_ns, halves(a_step_ns), halves(b_step_ns), phases=PHASES, **kwargs)
+
+
+def test_a_run_does_not_differ_from_itself():
+    steps = noisy(50)
+    found = compared(steps, steps)
+    assert found.ratio.value == 1
+    assert found.result == "no difference found"
+    assert not found.is_slower_by(0.0)
+
+
+def test_noise_alone_is_no_difference():
+    assert compared(noisy(50, seed=1), noisy(50, seed=2)).result == "no difference found"
+
+
+@pytest.mark.parametrize(("factor", "result"), [(1.1, "slower"), (0.9, "faster")])
+def test_ten_per_cent_are_found_in_both_directions(factor, result):
+    found = compared(noisy(50, seed=1), factor * noisy(50, seed=2))
+    assert found.result == result
+    assert found.ratio.low < factor < found.ratio.high
+    assert found.ratio.high - found.ratio.low < 0.05
+
+
+def test_constant_steps_give_the_exact_ratio():
+    found = compared(np.full(40, 10 * MS), np.full(60, 12 * MS))
+    assert found.ratio.value == pytest.approx(1.2)
+    assert (found.ratio.low, found.ratio.high) == (pytest.approx(1.2), pytest.approx(1.2))
+    assert (found.a_step_ns, found.b_step_ns) == (10 * MS, 12 * MS)
+    assert (found.a_num_steps, found.b_num_steps) == (40, 60)
+    assert found.is_slower_by(0.19)
+    assert not found.is_slower_by(0.21)
+
+
+def test_the_threshold_needs_the_whole_interval():
+    found = compared(noisy(50, seed=1), 1.04 * noisy(50, seed=2))
+    assert found.ratio.low < 1.04
+    assert found.is_slower_by(found.ratio.low - 1.001)
+    assert not found.is_slower_by(found.ratio.low - 0.999)
+
+
+def test_the_phase_that_differs_is_told():
+    forward = noisy(30, seed=3)
+    a_wait, b_wait = noisy(10, seed=4), noisy(15, seed=5)
+    found = compare_steps(
+        forward + a_wait,
+        forward + b_wait,
+        np.column_stack([forward, a_wait]),
+        np.column_stack([forward, b_wait]),
+        phases=PHASES,
+    )
+    by_phase = {item.phase: item for item in found.phases}
+    assert not by_phase["forward"].is_found
+    assert by_phase["wait"].is_found
+    assert by_phase["wait"].difference_ns.value == pytest.approx(5 * MS, rel=0.05)
+    assert by_phase["wait"].difference_ns.low < 5 * MS < by_phase["wait"].difference_ns.high
+
+
+def test_the_same_seed_gives_the_same_interval():
+    a, b = noisy(50, seed=1), noisy(51, seed=2)
+    assert compared(a, b) == compared(a, b)
+    assert compared(a, b, seed=1).ratio != compared(a, b, seed=2).ratio
+    assert compared(a, b).num_resamples == NUM_RESAMPLES
+
+
+def test_steps_that_resemble_their_neighbours_are_drawn_in_longer_blocks():
+    random = np.random.default_rng(0)
+    independent = random.standard_normal(400)
+    slow_waves = np.repeat(random.standard_normal(20), 20)
+    assert block_length(independent) == 8  # the cube root of 400, rounded up
+    assert 12 <= block_length(slow_waves) <= 40
+    assert block_length(np.ones(400)) == 8
+
+
+def test_slow_waves_make_the_interval_wider():
+    random = np.random.default_rng(1)
+    waves = np.repeat(random.standard_normal(20), 20)
+    shuffled = random.permutation(waves)
+    calm = np.full(400, 50 * MS)
+
+    def width(noise):
+        ratio = compared(calm, MS * (50 + noise)).ratio
+        return ratio.high - ratio.low
+
+    assert width(waves) > 2 * width(shuffled)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    covered = 0
+    for seed in range(200):
+        ratio = compared(noisy(50, 100, seed=2 * seed), noisy(50, 100, seed=2 * seed + 1), num_resamples=400).ratio
+        covered += ratio.low <= 1 <= ratio.high
+    # 95 % of 200 is 190; with 100 steps the bootstrap is a little too sure
+    assert 175 <= covered <= 200
+
+
+def test_rounding_is_no_difference():
+    # thirds of nanoseconds, as the mean over three ranks gives, do not add up exactly
+    found = compared(np.full(50, 10 * MS / 3), np.full(83, 10 * MS / 3))
+    assert found.result == "no difference found"
+    assert [item.phase for item in found.phases if item.is_found] == []
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(1e3, 1e10), min_size=FEWEST_STEPS, max_size=40),
+    st.lists(st.floats(1e3, 1e10), min_size=FEWEST_STEPS, max_size=40),
+)
+def test_intervals_are_finite_and_ordered(a, b):
+    found = compared(np.array(a), np.array(b), num_resamples=50)
+    assert 0 < found.ratio.low <= found.ratio.high < np.inf
+    assert min(b) / max(a) * 0.999 <= found.ratio.value <= max(b) / min(a) * 1.001
+
+
+@pytest.mark.parametrize(("num_a", "num_b", "name"), [(9, 50, "old"), (50, 9, "new"), (50, 0, "new")])
+def test_too_few_steps_are_refused_by_name(num_a, num_b, name):
+    with pytest.raises(TopoutError, match=f"{name} has too few steps"):
+        compared(np.full(num_a, MS), np.full(num_b, MS), names=("old", "new"))
