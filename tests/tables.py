@@ -173,7 +173,8 @@ def _write(folder: RunFolder, rank: int, rows: Rows, host: str, plan: Plan) -> N
     error_ns = (plan.clock_error_ns or [0] * (rank + 1))[rank]
     boot_ns = 17_000_000_000 * sorted(set(plan.hosts or [host])).index(host)
     rows.rows = [(code, start - boot_ns, *rest) for code, start, *rest in rows.rows]  # each host's own clock
-    pairs = [[at - boot_ns, at + error_ns] for at in (START_NS, START_NS + 10**9)]
+    end_ns = max((start + duration for _, start, duration, *_ in rows.rows), default=START_NS - boot_ns)
+    pairs = [[at, at + boot_ns + error_ns] for at in (START_NS - boot_ns, end_ns)]
     facts = {"rank": rank, "host": host, "clock_pairs": pairs, "ended": True, **plan.facts}
     folder.events(rank).write_bytes(b"".join(rows.blocks(facts)))
     counters = Rows()

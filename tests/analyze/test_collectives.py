@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.tables import START_NS, Rows
+from topout.analyze.broadcasts import released
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import Phases, read_phases
 from topout.schema.event import Kind
@@ -87,6 +89,29 @@ def test_a_broadcast_of_buffers_waits_for_its_source_inside_forward(pair: TwoRan
         pair.add(rank, Kind.ARRIVAL, arrival, arrival, name="broadcast")
         pair.add(rank, Kind.BACKWARD, 600, 1000)
     assert pair.second_step() == [{"forward": 600, "backward": 400}, {"forward": 450, "wait": 150, "backward": 400}]
+
+
+def test_the_source_of_a_broadcast_waits_for_who_receives(pair: TwoRanks) -> None:
+    for rank, arrival in ((0, 100), (1, 300)):
+        pair.add(rank, Kind.ARRIVAL, arrival, arrival, name="broadcast")
+        pair.add(rank, Kind.BACKWARD, 600, 1000)
+    assert pair.second_step() == [{"forward": 400, "wait": 200, "backward": 400}, {"forward": 600, "backward": 400}]
+
+
+def test_a_broadcast_runs_down_a_tree() -> None:
+    # 0 sends to 1, 2 and 4; 1 to 3 and 5; 2 to 6; 3 to 7
+    arrivals = np.array([[10, 20, 30, 40, 50, 5, 5, 90], [10, 0, 0, 0, 0, 0, 0, 0]])
+    assert released(arrivals).tolist() == [[50, 40, 30, 90, 50, 20, 30, 90], [10] * 8]
+
+
+def test_computing_after_the_last_bucket_is_backward_not_transfer(pair: TwoRanks) -> None:
+    for rank, end in ((0, 700), (1, 950)):
+        pair.add(rank, Kind.BACKWARD, 200, end)
+        pair.add(rank, Kind.ARRIVAL, 600, 600, name="all_reduce")
+    assert pair.second_step() == [
+        {"forward": 200, "backward": 400, "transfer": 100, "other": 300},
+        {"forward": 200, "backward": 650, "transfer": 100, "other": 50},
+    ]
 
 
 def test_groups_are_not_mixed_up(pair: TwoRanks) -> None:

@@ -130,6 +130,18 @@ def test_a_loop_of_its_own_evaluates_until_the_script_ends(tmp_path: Path) -> No
     assert trails_off(table, START_NS + 1000) == START_NS + 4000
 
 
+@pytest.mark.parametrize(("ended", "end"), [(9000, 1900 + 175), (2000, 2000), (None, 1900)])
+def test_the_last_batch_is_worked_on_as_long_as_the_others(tmp_path: Path, ended: int | None, end: int) -> None:
+    rows = Rows()
+    _row(rows, Kind.STEP, 0, 1000, ref=0)
+    for start in (1400, 1600, 1850):
+        _row(rows, Kind.INPUT, start, start + 50, value=4, ref=1)
+    pairs = [[START_NS, 1], [START_NS + (ended or 0), 2]]
+    table = _table(tmp_path, rows, ended=ended is not None, clock_pairs=pairs)
+    # 150 and 200 ns between batches, median 175
+    assert trails_off(table, START_NS + 1000) - START_NS == end
+
+
 def test_a_last_checkpoint_counts(tmp_path: Path) -> None:
     rows = Rows()
     _row(rows, Kind.STEP, 0, 1000, ref=0)

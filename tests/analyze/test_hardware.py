@@ -47,5 +47,5 @@ def test_narrow_types_are_never_slower() -> None:
 
 
 def test_a_processors_peak_grows_with_its_cores() -> None:
-    assert assumed_cpu_flops_per_s(1) == 80e9
-    assert assumed_cpu_flops_per_s(64) == 64 * 80e9
+    assert assumed_cpu_flops_per_s(1) == 192e9
+    assert assumed_cpu_flops_per_s(64) == 64 * 192e9

@@ -66,7 +66,15 @@ def test_arithmetic_is_told_with_the_origin_of_its_peak(tmp_path: Path) -> None:
     assert compute.model_flops_utilisation == pytest.approx(2e14 / 1978e12)
     cpu = {"flops_per_step": 10**9, "num_threads": 4}
     compute = measure_run(build_run(tmp_path / "cpu", [[step] * 5], Plan(facts=cpu)).folder)[0].compute
-    assert (compute.peak_flops_per_s, compute.peak_origin) == (4 * 2.5e9 * 32, "assumed")
+    assert (compute.peak_flops_per_s, compute.peak_origin) == (4 * 192e9, "assumed")
+    assert compute.model_flops_utilisation == pytest.approx(1e10 / (4 * 192e9))
+    tried = {"flops_per_step": 10**9, "num_threads": 4, "measured_peak_flops_per_s": 5e10}
+    compute = measure_run(build_run(tmp_path / "tried", [[step] * 5], Plan(facts=tried)).folder)[0].compute
+    assert (compute.peak_flops_per_s, compute.peak_origin) == (5e10, "measured")
+    assert compute.model_flops_utilisation == pytest.approx(0.2)
+    fast = {"flops_per_step": 10**13, "num_threads": 4}
+    compute = measure_run(build_run(tmp_path / "fast", [[step] * 5], Plan(facts=fast)).folder)[0].compute
+    assert (compute.flops_per_s, compute.model_flops_utilisation) == (pytest.approx(1e14), None)
     compute = measure_run(build_run(tmp_path / "none", [[step] * 5]).folder)[0].compute
     assert (compute.flops_per_s, compute.model_flops_utilisation, compute.peak_flops_per_s) == (None, None, None)
 
@@ -81,6 +89,17 @@ def test_the_environment_comes_from_the_launcher_and_the_ranks(tmp_path: Path) -
     assert (environment.num_ranks, environment.num_hosts, environment.num_cores) == (2, 1, 8)
     assert (environment.cores_per_rank, environment.threads_per_rank, environment.is_bound) == (2, 2, True)
     assert (environment.uses_autocast, environment.has_convolutions, environment.uses_tf32) == (False, True, None)
+
+
+@pytest.mark.parametrize(("num_steps", "first_step", "is_said"), [(20, 8, False), (13, 8, False), (12, 1, True)])
+def test_profiled_steps_are_left_out_when_others_remain(
+    tmp_path: Path, num_steps: int, first_step: int, is_said: bool
+) -> None:
+    steps = [StepPlan(forward=50 * MS, backward=50 * MS)] * num_steps
+    measures, _ = measure_run(build_run(tmp_path / "run", [steps], Plan(facts={"profiled_steps": [3, 6]})).folder)
+    assert measures.window is not None
+    assert measures.window.first_step == first_step
+    assert any("profiler" in sentence for sentence in measures.not_measured) == is_said
 
 
 def _empty(path: Path, run: dict[str, object] | None = None) -> RunFolder:

@@ -1,9 +1,9 @@
 """Steps of a rank that drives an accelerator: the device's own time takes the place of what the host saw.
 
-The host runs ahead, so its rows for forward, backward and optimizer only tell how fast it launched. What the device
-left open of a step is given to what held the host meanwhile: input, explicit communication, copies, and the rest is
-`other`. Exposed communication inside the device's backward stays in backward here; kernels (`--profile`) tell it
-apart.
+The host runs ahead, so its rows for forward, backward and optimizer only tell how fast it launched, and its copies
+how long it waited for the device to catch up. What the device left open of a step is given to what held the host
+meanwhile: input, explicit communication, and the rest is `other`. Exposed communication inside the device's backward
+stays in backward here; kernels (`--profile`) tell it apart.
 """
 
 import numpy as np
@@ -12,8 +12,13 @@ from topout.analyze.segments import PHASE
 from topout.schema.event import Kind
 from topout.trace.table import Int64s, RankTable
 
-DEVICE_PHASES = ("forward", "backward", "optimizer")
+DEVICE_PHASES = ("copy", "forward", "backward", "optimizer")
 _HELD_HOST = ("input", "wait", "transfer")
+
+
+def runs_ahead(table: RankTable) -> bool:
+    """Whether the rank drives an accelerator that keeps its own time."""
+    return bool((table.kind == Kind.DEVICE).any())
 
 
 def device_ns(table: RankTable, steps: Int64s) -> Int64s:
@@ -36,15 +41,11 @@ def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:
     for phase in ("evaluation", "checkpoint"):
         result[:, PHASE[phase]] = host_ns[:, PHASE[phase]]
         left = left - host_ns[:, PHASE[phase]]
-    # a copy holds the stream at the start of the device's forward
-    copy_ns = np.minimum(host_ns[:, PHASE["copy"]], busy_ns[:, 0])
-    busy_ns = busy_ns - np.stack([copy_ns, 0 * copy_ns, 0 * copy_ns], axis=1)
     for phase, wanted in zip(DEVICE_PHASES, busy_ns.T, strict=True):
         result[:, PHASE[phase]] = np.minimum(wanted, left)
         left = left - result[:, PHASE[phase]]
-    for phase, wanted in [("copy", copy_ns), *((phase, host_ns[:, PHASE[phase]]) for phase in _HELD_HOST)]:
-        result[:, PHASE[phase]] = np.minimum(wanted, left)
+    for phase in _HELD_HOST:
+        result[:, PHASE[phase]] = np.minimum(host_ns[:, PHASE[phase]], left)
         left = left - result[:, PHASE[phase]]
     result[:, PHASE["other"]] = left
-    was_seen = busy_ns.any(axis=1) | (copy_ns > 0)
-    return np.where(was_seen[:, None], result, host_ns)
+    return np.where(busy_ns.sum(axis=1)[:, None] > 0, result, host_ns)

@@ -1,13 +1,14 @@
 """Arithmetic: floating-point operations a second, and their share of what the devices could do.
 
 The count comes from the autograd graph of one step (model FLOPs: recomputation does not count). Peaks of accelerators
-come from `hardware.toml`; a processor's is assumed from its cores, and the share with it.
+come from `hardware.toml`; a processor's is what a matrix product reached where the rank tried one, else it is assumed
+from its cores, and the share with it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topout.analyze.collectives import runs_ahead
+from topout.analyze.accelerator import runs_ahead
 from topout.analyze.device import memory_bound_share
 from topout.analyze.steps import Phases
 from topout.schema.hardware import assumed_cpu_flops_per_s, find_device
@@ -29,7 +30,8 @@ def measure_compute(phases: Phases, profiles: Sequence[Profile], shares: Mapping
         flops_per_s=flops_per_s,
         peak_flops_per_s=peak,
         peak_origin=peaks[0][1] if peak is not None else None,
-        model_flops_utilisation=flops_per_s / peak if flops_per_s and peak else None,
+        # a peak that was exceeded is no peak, and a share of it says nothing
+        model_flops_utilisation=flops_per_s / peak if flops_per_s and peak and flops_per_s <= peak else None,
         memory_bound_share=memory_bound_share(profiles),
         host_share=shares["other"] if on_device else None,
     )
@@ -43,6 +45,9 @@ def _peak(table: RankTable) -> tuple[float | None, str]:
         if device is None:
             return None, "table"
         return device.flops_per_s(facts.get("flop_dtype"), uses_tf32=bool(facts.get("uses_tf32"))), "table"
+    measured = facts.get("measured_peak_flops_per_s")
+    if isinstance(measured, int | float) and measured > 0:
+        return float(measured), "measured"
     cores = facts.get("affinity")
     num_cores = facts.get("num_threads") or (len(cores) if isinstance(cores, list) else None)
     return (assumed_cpu_flops_per_s(int(num_cores)), "assumed") if num_cores else (None, "assumed")

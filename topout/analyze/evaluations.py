@@ -47,11 +47,26 @@ def trails_off(table: RankTable, last_step_ns: int) -> int:
     if not after[signs].any():
         return last_step_ns
     told = table.rows(*(kind for kind in Kind if kind not in (Kind.STEP, Kind.ARRIVAL, Kind.DEVICE, Kind.COUNTER)))
-    end_ns = int(table.end_ns[told[after[told]]].max())
+    told = told[after[told]]
+    last = int(told[np.argmax(table.end_ns[told])])
+    end_ns = int(table.end_ns[last])
+    if table.ended_ns is None:
+        return end_ns
     late_mode = mode[after[mode]]
     # a loop of its own instead of a loader leaves no rows: the model stays in evaluation mode until the script ends
-    stays = len(late_mode) > 0 and table.value[late_mode[-1]] == 0 and not after[batches].any()
-    return max(end_ns, table.ended_ns) if stays and table.ended_ns is not None else end_ns
+    if len(late_mode) > 0 and table.value[late_mode[-1]] == 0 and not after[batches].any():
+        return max(end_ns, table.ended_ns)
+    return min(end_ns + _work_on_last_batch(table, last), max(end_ns, table.ended_ns))
+
+
+def _work_on_last_batch(table: RankTable, last: int) -> int:
+    """What the script did with a last batch, which no row follows: as much as with the ones before it."""
+    if table.kind[last] != Kind.INPUT:
+        return 0
+    batches = table.rows(Kind.INPUT)
+    own = batches[(table.ref[batches] == table.ref[last]) & (table.value[batches] != 0)]
+    between_ns = table.start_ns[own[1:]] - table.end_ns[own[:-1]]
+    return max(0, int(np.median(between_ns))) if len(between_ns) else 0
 
 
 def feeds_training(table: RankTable, batches: NDArray[np.intp], backward_ns: Int64s) -> Bools:

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from topout.analyze.causes import Cause
 from topout.schema.measures import Input, Measures, Memory, RankTime
 
+_PEAK_ORIGINS = {
+    "assumed": "assumed from the cores",
+    "measured": "measured with a matrix product",
+    "table": "from the table of devices",
+}
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -25,14 +30,14 @@ def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) ->
 
 def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
     compute = measures.compute
-    told = [f"Forward, backward and optimizer take {cause.share:.0%} of the time; no other cause reaches 10%."]
+    told = [f"Forward, backward and optimizer take {percent(cause.share)} of the time; no other cause reaches 10 %."]
     if compute.model_flops_utilisation is not None and compute.flops_per_s is not None:
-        origin = "assumed from its cores" if compute.peak_origin == "assumed" else "from the table of devices"
+        origin = _PEAK_ORIGINS.get(compute.peak_origin or "", "of unknown origin")
         told.append(
-            f"{compute.flops_per_s:.3g} FLOP/s are {compute.model_flops_utilisation:.1%} of the peak ({origin})."
+            f"{compute.flops_per_s:.3g} FLOP/s are {percent(compute.model_flops_utilisation)} of the peak ({origin})."
         )
     if compute.memory_bound_share is not None:
-        told.append(f"{compute.memory_bound_share:.0%} of the computing is limited by memory bandwidth.")
+        told.append(f"{percent(compute.memory_bound_share)} of the computing is limited by memory bandwidth.")
     return tuple(told)
 
 
@@ -60,14 +65,14 @@ def memory_evidence(memory: Memory) -> tuple[str, ...]:
 
 
 def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int) -> tuple[str, ...]:
-    told = [f"Waiting for the next batch explains {cause.share:.0%} of the time."]
+    told = [f"Waiting for the next batch explains {percent(cause.share)} of the time."]
     if num_ranks > 1 and ranks:
         most = max(ranks, key=lambda rank: rank.shares["input"])
-        told.append(f"Rank {most.rank} on {most.host} waits most: {most.shares['input']:.0%} of its time.")
+        told.append(f"Rank {most.rank} on {most.host} waits most: {percent(most.shares['input'])} of its time.")
     if None not in (given.running_share, given.opening_share, given.reading_share):
         told.append(
-            f"The loader was seen computing in {given.running_share:.0%}, opening files in {given.opening_share:.0%} "
-            f"and reading in {given.reading_share:.0%} of the samples."
+            f"The loader was seen computing in {percent(given.running_share)}, opening files in "
+            f"{percent(given.opening_share)} and reading in {percent(given.reading_share)} of the samples."
         )
     if given.opens_per_s is not None:
         read = f", {size(given.mean_read_bytes)} a read" if given.mean_read_bytes is not None else ""
@@ -78,22 +83,26 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
 def _serial(measures: Measures, cause: Cause) -> tuple[str, ...]:
     serial = measures.serial
     told = [
-        f"Evaluation takes {serial.evaluation_share or 0:.0%} and saving {serial.checkpoint_share or 0:.0%} of the "
-        f"ranks' time; with those who wait meanwhile {cause.share:.0%}."
+        f"Evaluation takes {percent(serial.evaluation_share)} and saving {percent(serial.checkpoint_share)} of the "
+        f"ranks' time; with those who wait meanwhile {percent(cause.share)}."
     ]
-    if serial.single_rank_share:
+    if serial.single_rank_share is not None and serial.single_rank_share >= 0.01:
         who = ", ".join(map(str, serial.ranks))
-        told.append(f"For {serial.single_rank_share:.0%} of the time rank {who} does so while the others wait.")
+        told.append(
+            f"For {percent(serial.single_rank_share)} of the time only rank {who} is at it while the others wait."
+        )
     return tuple(told)
 
 
 def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
-    told = [f"Ranks wait for a late one for {measures.shares['wait']:.0%} of the time, mostly for its {cause.phase}."]
+    told = [
+        f"Ranks wait for a late one for {percent(measures.shares['wait'])} of the time, mostly for its {cause.phase}."
+    ]
     for late in measures.stragglers[:3]:
         how = "in most steps" if late.is_persistent else "now and then"
         told.append(
             f"Rank {late.rank} on {late.host} is late {how}: "
-            f"its {late.phase} makes its step {late.excess_share:.0%} longer."
+            f"its {late.phase} makes its step {percent(late.excess_share)} longer."
         )
     if not measures.stragglers:
         told.append("No rank is late in most steps; each time it is another.")
@@ -101,24 +110,31 @@ def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
 
 
 def _host(measures: Measures) -> tuple[str, ...]:
-    told = [f"{measures.shares['other']:.0%} of the time goes to code outside forward, backward, optimizer and input."]
+    told = [
+        f"{percent(measures.shares['other'])} of the time goes to code outside forward, backward, optimizer and input."
+    ]
     if measures.shares["copy"] > 0.005:
-        told.append(f"Copies to the device hold the host for {measures.shares['copy']:.0%} of the time.")
+        told.append(f"Copies to the device hold the host for {percent(measures.shares['copy'])} of the time.")
     return tuple(told)
 
 
 def _transfer(measures: Measures) -> tuple[str, ...]:
     communication = measures.communication
-    told = [f"Exposed transfer takes {measures.shares['transfer']:.0%} of the time."]
+    told = [f"Exposed transfer takes {percent(measures.shares['transfer'])} of the time."]
     if measures.device is not None:
         share = measures.device.exposed_communication_share
-        told.append(f"In the profile, devices only communicate for {share:.0%} of the time.")
+        told.append(f"In the profile, devices only communicate for {percent(share)} of the time.")
     if communication.is_split_withheld:
         told.append("The clocks of the hosts disagree too much to tell waiting for a late rank from transfer.")
     if communication.mean_message_bytes is not None and communication.num_collectives_per_step is not None:
         each = size(communication.mean_message_bytes)
         told.append(f"{communication.num_collectives_per_step:.1f} collectives a step of {each} each.")
     return tuple(told)
+
+
+def percent(share: float | None) -> str:
+    """0.42 -> 42 %"""
+    return f"{100 * (share or 0.0):.0f} %"
 
 
 def size(num_bytes: float | None) -> str:

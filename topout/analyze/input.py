@@ -1,9 +1,10 @@
 """The input pipeline: how long ranks wait for batches, and what the loader does meanwhile.
 
-Reading and opening hold a loader up as waits in system calls; opening a file that is cached costs processor time
-instead, which is estimated. A loader that spends at least half of its busy time on storage is limited by it: by
-`iops` when it opens more than it reads or its files are small, else by `bandwidth`. Otherwise it transforms:
-`decode`. Not for loops without a DataLoader.
+Reading and opening hold a loader up as waits in system calls. From a fast disk or the page cache they cost processor
+time instead: an open a fixed amount, a read the time its process spends inside the kernel, as far as its bytes
+explain it. A loader that spends at least half of its busy time on storage is limited by it: by `iops` when it opens
+more than it reads or its files are small, else by `bandwidth`. Otherwise it transforms: `decode`. Not for loops
+without a DataLoader.
 """
 
 from topout.analyze.counters import total_per_s
@@ -13,6 +14,8 @@ from topout.schema.measures import Input
 
 OPEN_COST_S = 20e-6
 """Assumed processor time of one open, fstat and close from Python."""
+COPY_BYTES_PER_S = 1e9
+"""Assumed: the kernel hands out at least so many bytes a second; time beyond that is not spent on reading."""
 SMALL_FILE_BYTES = 256 * 1024
 STORAGE_SHARE = 0.5
 MIN_STARVING_SHARE = 0.01
@@ -27,7 +30,7 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
     window = (phases.start_ns, phases.start_ns + phases.elapsed_ns)
     rate = {
         name: total_per_s(phases.tables, name, *window)
-        for name in ("file_opens", "directory_scans", "read_calls", "read_bytes")
+        for name in ("file_opens", "directory_scans", "read_calls", "read_bytes", "system_ns", "worker_system_ns")
     }
     seen = [total_per_s(phases.tables, f"input_samples_{state}", *window) for state in _STATES]
     states = {state: value for state, value in zip(_STATES, seen, strict=True) if value is not None}
@@ -47,7 +50,13 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
         running_share=states["running"] / total if total and "running" in states else None,
         opening_share=states["opening"] / total if total and "opening" in states else None,
         reading_share=states["reading"] / total if total and "reading" in states else None,
-        limit=_limit(states, rate["file_opens"], read, input_s_per_s if num_workers == 0 else None)
+        limit=_limit(
+            states,
+            opens_per_s=rate["file_opens"] or 0.0,
+            bytes_per_s=read or 0.0,
+            kernel_s=(rate["worker_system_ns" if num_workers else "system_ns"] or 0.0) / 1e9,
+            input_s_per_s=input_s_per_s if num_workers == 0 else None,
+        )
         if _starves(phases)
         else None,
     )
@@ -59,20 +68,21 @@ def _starves(phases: Phases) -> bool:
 
 
 def _limit(
-    states: dict[str, float], opens_per_s: float | None, bytes_per_s: float | None, input_s_per_s: float | None
+    states: dict[str, float], *, opens_per_s: float, bytes_per_s: float, kernel_s: float, input_s_per_s: float | None
 ) -> str:
     """`input_s_per_s` is the ranks' time in input where they load themselves; workers have their own busy time."""
     if not opens_per_s and not bytes_per_s:
         return "decode"
-    opening_s = states.get("opening", 0.0) * _SAMPLE_S + (opens_per_s or 0.0) * OPEN_COST_S
-    reading_s = states.get("reading", 0.0) * _SAMPLE_S
-    blocked_s = states.get("opening", 0.0) * _SAMPLE_S + reading_s
-    busy_s = states.get("running", 0.0) * _SAMPLE_S + blocked_s
+    blocked_opening_s = states.get("opening", 0.0) * _SAMPLE_S
+    blocked_reading_s = states.get("reading", 0.0) * _SAMPLE_S
+    opening_s = blocked_opening_s + opens_per_s * OPEN_COST_S
+    reading_s = blocked_reading_s + min(kernel_s, bytes_per_s / COPY_BYTES_PER_S)
+    busy_s = states.get("running", 0.0) * _SAMPLE_S + blocked_opening_s + blocked_reading_s
     if input_s_per_s is not None:
-        busy_s = max(blocked_s, input_s_per_s)
+        busy_s = max(blocked_opening_s + blocked_reading_s, input_s_per_s)
     if opening_s + reading_s < STORAGE_SHARE * busy_s or busy_s == 0:
         return "decode"
-    is_small = bool(opens_per_s) and (bytes_per_s or 0.0) / (opens_per_s or 1.0) < SMALL_FILE_BYTES
+    is_small = bool(opens_per_s) and bytes_per_s / opens_per_s < SMALL_FILE_BYTES
     return "iops" if opening_s > reading_s or is_small else "bandwidth"
 
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from topout.analyze.collectives import has_communication, measure_communication, runs_ahead
+from topout.analyze.accelerator import runs_ahead
+from topout.analyze.collectives import has_communication, measure_communication
 from topout.analyze.compute import measure_compute
 from topout.analyze.device import measure_device
 from topout.analyze.environment import describe_environment
@@ -19,7 +20,7 @@ from topout.analyze.input import measure_input
 from topout.analyze.memory import measure_memory
 from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
-from topout.analyze.steps import Phases, find_phases, has_steps
+from topout.analyze.steps import Phases, has_steps, read_phases, read_tables
 from topout.analyze.stragglers import WaitCauses, find_stragglers, wait_causes
 from topout.analyze.verdict import decide
 from topout.analyze.waterfall import waterfall
@@ -38,9 +39,7 @@ from topout.schema.measures import (
     Window,
 )
 from topout.schema.run_folder import RunFolder, open_run
-from topout.trace.clocks import align
 from topout.trace.readers.kineto import Profile, read_profile
-from topout.trace.readers.topout import read_run
 from topout.trace.table import RankTable
 
 Part = TypeVar("Part")
@@ -69,7 +68,7 @@ class _Missing:
 def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
     """Everything that the folder tells. No step, no verdict; `not_measured` then says what to do."""
     folder, run = open_run(folder.path)
-    tables = read_run(folder)
+    tables = read_tables(folder)
     missing = _Missing()
     _tell_recorders(tables, missing)
     failure = missing.attempt("The first failure", lambda: _first_failure(folder), None)
@@ -77,7 +76,7 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
         environment=describe_environment(tables, run),
         memory=missing.attempt("Memory", lambda: measure_memory(tables, run, failure), Memory()),
     )
-    phases = missing.attempt("Steps", lambda: _find_phases(tables, run, missing), None)
+    phases = missing.attempt("Steps", lambda: _find_phases(folder, tables, run, missing), None)
     waiting: WaitCauses | None = None
     if phases is not None:
         none: list[Profile] = []
@@ -110,13 +109,15 @@ def _measure_steps(measures: Measures, phases: Phases, profiles: list[Profile], 
     )
 
 
-def _find_phases(tables: list[RankTable], run: Mapping[str, Any], missing: _Missing) -> Phases | None:
+def _find_phases(
+    folder: RunFolder, tables: list[RankTable], run: Mapping[str, Any], missing: _Missing
+) -> Phases | None:
     """Ranks without a step are left out, and named."""
     stepped = [table for table in tables if has_steps(table)]
     for table in tables:
         if stepped and not has_steps(table):
             missing.say(f"Rank {table.rank} completed no optimizer step; the other ranks are measured without it.")
-    phases = find_phases(align(stepped)) if stepped else None
+    phases = read_phases(folder) if stepped else None
     if phases is None:
         missing.say(_why_no_steps(tables, run))
         return None
@@ -125,6 +126,9 @@ def _find_phases(tables: list[RankTable], run: Mapping[str, Any], missing: _Miss
             f"Steps before {phases.steps[0]}: torch's flight recorder no longer held the arrivals at their "
             "collectives, so the window starts there (set TORCH_FR_BUFFER_SIZE higher to keep more)."
         )
+    windows = [table.facts.get("profiled_steps") for table in tables]
+    if any(isinstance(window, list) and window and window[-1] >= phases.steps[0] for window in windows):
+        missing.say("Undisturbed steps: the profiler, which slows steps down, ran during those that were measured.")
     if len(phases.steps) < 5:
         missing.say(f"Only {len(phases.steps)} steps were left to measure; run at least 10 for figures to rely on.")
     return phases

@@ -62,6 +62,8 @@ def _largest_batch(
     if not batch or limit is None or needed is None or needed <= fixed or limit <= fixed:
         return None
     predicted = int(batch * (limit - fixed) / (needed - fixed))
+    if predicted < 1:
+        return None  # no batch at all would fit: what failed does not grow with the batch
     # whatever the arithmetic says, a batch that failed is too large
     return min(predicted, batch - 1) if is_too_large else predicted
 

@@ -68,7 +68,7 @@ def cut(segments: Segments, edges_ns: Int64s) -> Int64s:
     """[steps, PHASES]: time in each phase between neighbouring edges. After its last segment a rank waits."""
     first, last = edges_ns[0], edges_ns[-1]
     inside = segments.edges_ns[(segments.edges_ns > first) & (segments.edges_ns < last)]
-    bounds = np.union1d(inside, edges_ns)
+    bounds = np.sort(np.concatenate([inside, edges_ns]), kind="stable")  # equal ones enclose nothing
     begins = bounds[:-1]
     where = np.searchsorted(segments.edges_ns, begins, side="right") - 1
     phase = np.full(len(begins), PHASE["wait"], dtype=np.int64)

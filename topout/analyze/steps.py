@@ -8,11 +8,12 @@ Every rank's durations add up to the window, and the phases of a step to its dur
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from topout.analyze.accelerator import device_ns, on_device
-from topout.analyze.collectives import Blocked, find_blocked, runs_ahead
+from topout.analyze.accelerator import device_ns, on_device, runs_ahead
+from topout.analyze.collectives import Blocked, find_blocked
 from topout.analyze.evaluations import find_evaluations, trails_off
 from topout.analyze.segments import PHASE, Segments, Stretches, cut, paint
 from topout.schema.event import Kind
@@ -24,6 +25,11 @@ from topout.trace.window import common_steps, num_warmup_steps
 
 _FIRST_SEQUENCES = 8
 """A flight recorder whose oldest entry has a higher number than this has already forgotten the beginning."""
+
+_FEWEST_STEPS = 5
+"""Profiled steps are left out only when at least so many others remain."""
+
+Stamp = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +75,32 @@ class Phases:
         return self.duration_ns - self.exposed_ns
 
 
+def read_tables(folder: RunFolder) -> list[RankTable]:
+    """The recordings of a run, each on its own clock; read again only when the files have changed."""
+    return _tables_as_of(folder, _stamp(folder))
+
+
 def read_phases(folder: RunFolder) -> Phases | None:
     """The phases of a recorded run; None when no step was completed by all ranks."""
-    return find_phases(align([table for table in read_run(folder) if has_steps(table)]))
+    return _phases_as_of(folder, _stamp(folder))
+
+
+# A report asks for the arrays of the run that was just measured.
+@lru_cache(maxsize=1)
+def _tables_as_of(folder: RunFolder, _stamp: Stamp) -> list[RankTable]:
+    return read_run(folder)
+
+
+@lru_cache(maxsize=1)
+def _phases_as_of(folder: RunFolder, stamp: Stamp) -> Phases | None:
+    return find_phases(align([table for table in _tables_as_of(folder, stamp) if has_steps(table)]))
+
+
+def _stamp(folder: RunFolder) -> Stamp:
+    """What changes when a recording does."""
+    paths = [path for rank in folder.ranks_recorded() for path in (folder.events(rank), folder.counters(rank))]
+    stats = [(path, path.stat()) for path in paths if path.exists()]
+    return tuple((path.name, stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 def has_steps(table: RankTable) -> bool:
@@ -92,7 +121,7 @@ def find_phases(aligned: Aligned) -> Phases | None:
     first = num_warmup_steps(_training_ns(segments, edges_ns))
     remembered = min(_first_remembered(tables, edges_ns), len(numbers) - 1)
     starts_late = remembered > first
-    first = max(first, remembered)
+    first = max(first, remembered, _first_unprofiled(tables, numbers))
     is_at_end = [int(table.ref[table.rows(Kind.STEP)[-1]]) == numbers[-1] for table in tables]
     window, tail_ns = _one_stretch(edges_ns[:, first:], np.where(is_at_end, ends_ns, edges_ns[:, -1]))
     if window[0, -1] <= window[0, 0]:
@@ -192,6 +221,17 @@ def _first_remembered(tables: Sequence[RankTable], edges_ns: Int64s) -> int:
         if len(arrivals) and not runs_ahead(table) and table.ref[arrivals].min() > _FIRST_SEQUENCES:
             first = max(first, int(np.searchsorted(edges, table.start_ns[arrivals].min())))
     return first
+
+
+def _first_unprofiled(tables: Sequence[RankTable], numbers: Int64s) -> int:
+    """The first step that torch.profiler left alone; 0 when too few would remain.
+
+    The step after a profiled window holds the writing of the profile, so it goes, too.
+    """
+    windows = [table.facts.get("profiled_steps") for table in tables]
+    last = max((int(window[1]) for window in windows if isinstance(window, list) and len(window) == 2), default=None)
+    first = 0 if last is None else int(np.searchsorted(numbers, last + 2))
+    return first if len(numbers) - first >= _FEWEST_STEPS else 0
 
 
 def _cut_rank(table: RankTable, segments: Segments, steps: Int64s, edges_ns: Int64s) -> Int64s:

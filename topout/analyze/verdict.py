@@ -10,6 +10,7 @@ from topout.analyze.stragglers import WaitCauses
 from topout.schema.measures import Measures, RankTime, Verdict
 
 MIN_CAUSE_SHARE = 0.10
+MIN_RUNNER_UP_SHARE = 0.02
 MEMORY_BOUND_SHARE = 0.5
 """Computing is limited by memory bandwidth when operations that are take at least this share of it; needs --profile."""
 COMPUTING = ("forward", "backward", "optimizer")
@@ -34,14 +35,15 @@ def _of_time(measures: Measures, waiting: WaitCauses) -> Verdict:
     compute = _compute(measures)
     reached = [cause for cause in causes if cause.share >= MIN_CAUSE_SHARE]
     first = reached[0] if reached else compute
-    second = next((cause for cause in reached[1:]), compute) if reached else causes[0]
+    # computing is what a job is for: it may be the verdict, but never the next thing to mend
+    second = next((cause for cause in causes if cause is not first and cause.share >= MIN_RUNNER_UP_SHARE), None)
     ranks = _ranks_of(measures, first)
     is_compute = first is compute
     return Verdict(
         name=first.name,
         share=min(1.0, first.share),
-        runner_up=second.name if second.share > 0 else None,
-        runner_up_share=min(1.0, second.share) if second.share > 0 else None,
+        runner_up=second.name if second else None,
+        runner_up_share=min(1.0, second.share) if second else None,
         evidence=compute_evidence(measures, first) if is_compute else evidence_for(measures, first, ranks),
         ranks=tuple(rank.rank for rank in ranks),
         hosts=tuple(dict.fromkeys(rank.host for rank in ranks)),

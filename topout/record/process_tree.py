@@ -30,6 +30,9 @@ class CpuTime:
 
     own_ns: int
     reaped_ns: int
+    own_system_ns: int
+    """Inside the kernel: copying what is read, opening files, faulting pages in."""
+    reaped_system_ns: int
 
 
 def read_cpu(pid: int) -> CpuTime | None:
@@ -38,7 +41,12 @@ def read_cpu(pid: int) -> CpuTime | None:
     if len(values) < 15:
         return None
     user, system, children_user, children_system = (int(value) for value in values[11:15])
-    return CpuTime((user + system) * _TICK_NS, (children_user + children_system) * _TICK_NS)
+    return CpuTime(
+        own_ns=(user + system) * _TICK_NS,
+        reaped_ns=(children_user + children_system) * _TICK_NS,
+        own_system_ns=system * _TICK_NS,
+        reaped_system_ns=children_system * _TICK_NS,
+    )
 
 
 def read_resident_bytes(pid: int) -> int | None:

@@ -25,6 +25,8 @@ from topout.record.status import StatusLine
 
 EXIT_LIMIT_S = 4.0
 """From the script's last line to the end of the process; the launcher enforces 5 s from outside."""
+_BUSY_SHARE = 0.1
+"""A process that uses less than this of a core before its first step is not on the way there."""
 
 
 def main(arguments: list[str]) -> int:
@@ -120,13 +122,15 @@ def _below_us(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _await_working_threads(recorder: Recorder | None) -> None:
-    """A script may train in a thread that outlives its last line: wait while steps go on, but for no idle thread."""
-    num_steps = -1
-    while recorder is not None and num_steps != recorder.num_steps and _has_own_threads():
-        num_steps = recorder.num_steps
+    """A script may train in a thread that outlives its last line: wait while it works, but for no forgotten thread."""
+    is_working = recorder is not None
+    while recorder is not None and is_working and _has_own_threads():
+        num_steps, cpu_s = recorder.num_steps, time.process_time()
         deadline = time.monotonic() + EXIT_LIMIT_S / 2
         while _has_own_threads() and time.monotonic() < deadline:
             time.sleep(0.05)
+        is_preparing = num_steps == 0 and time.process_time() - cpu_s > _BUSY_SHARE * EXIT_LIMIT_S / 2
+        is_working = recorder.num_steps > num_steps or is_preparing
 
 
 def _has_own_threads() -> bool:

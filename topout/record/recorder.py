@@ -120,6 +120,10 @@ class Recorder:
             self._facts.update(new)
             self._writer.facts(new)
 
+    def known(self, key: str) -> Any:
+        """What was last said about this fact, or None."""
+        return self._facts.get(key)
+
     def note(self, text: str) -> None:
         """Something could not be recorded: said once, in the run folder and to the launcher."""
         if text not in self.notes:

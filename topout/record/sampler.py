@@ -136,6 +136,9 @@ class RankSampler:
         values = {
             "cpu_ns": cpu.own_ns,
             "worker_cpu_ns": cpu.reaped_ns + sum(found.own_ns + found.reaped_ns for found in below_cpu),
+            "system_ns": cpu.own_system_ns,
+            "worker_system_ns": cpu.reaped_system_ns
+            + sum(found.own_system_ns + found.reaped_system_ns for found in below_cpu),
             "resident_bytes": resident,
             "worker_resident_bytes": sum(read_resident_bytes(pid) or 0 for pid in below),
         }

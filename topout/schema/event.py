@@ -76,9 +76,9 @@ def name_of(code: int) -> int:
 
 
 CUMULATIVE_COUNTERS = frozenset({
-    "cpu_ns", "worker_cpu_ns", "read_calls", "write_calls", "read_bytes", "write_bytes", "storage_read_bytes",
-    "storage_write_bytes", "file_opens", "directory_scans", "network_received_bytes", "network_sent_bytes",
-    "disk_read_bytes", "disk_write_bytes", "input_samples_running", "input_samples_opening", "input_samples_reading",
-    "input_samples_waiting",
+    "cpu_ns", "worker_cpu_ns", "system_ns", "worker_system_ns", "read_calls", "write_calls", "read_bytes",
+    "write_bytes", "storage_read_bytes", "storage_write_bytes", "file_opens", "directory_scans",
+    "network_received_bytes", "network_sent_bytes", "disk_read_bytes", "disk_write_bytes",
+    "input_samples_running", "input_samples_opening", "input_samples_reading", "input_samples_waiting",
 })  # fmt: skip
-"""Counters that only grow; the others (`resident_bytes`, `gpu_busy_share_percent`, …) are levels."""
+"""Counters that only grow; the others (`resident_bytes`, `gpu_busy_percent`, …) are levels."""

@@ -181,7 +181,7 @@ class Compute:
     flops_per_s: float | None = None
     peak_flops_per_s: float | None = None
     peak_origin: str | None = None
-    """`table` (hardware.toml) or `assumed` (cores x clock x width)."""
+    """`table` (hardware.toml), `measured` (a matrix product on the rank's cores) or `assumed` (from its cores)."""
     model_flops_utilisation: float | None = None
     memory_bound_share: float | None = None
     """Of compute time, the share in operations limited by memory bandwidth; needs --profile."""

@@ -3,34 +3,67 @@
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
+from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.torch_taps import device, profiler
 
 _AMPERE = 8
+_PRODUCT_SIZE = 1024
+_NUM_PRODUCTS = 8
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     recorder.fact(torch_version=str(module.__version__))
-    recorder.at_pulse.append(lambda: _record_setup(recorder))
+    once = Setup(recorder)
+    recorder.at_pulse.append(once.record)
+    recorder.at_finish.append(once.record_peak)
     if recorder.settings.profile is not None:
         profiler.install(module, recorder)
     if module.backends.cuda.is_built():
         device.install(module, recorder)
 
 
-def _record_setup(recorder: Recorder) -> None:
-    """At the first pulse, not at import: by then the script has set what it sets."""
-    recorder.at_pulse = [callback for callback in recorder.at_pulse if callback.__name__ != "<lambda>"]
-    torch = sys.modules["torch"]
-    recorder.fact(num_threads=torch.get_num_threads(), affinity=sorted(os.sched_getaffinity(0)))
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    recorder.fact(
-        device_name=properties.name,
-        device_total_bytes=properties.total_memory,
-        supports_bf16=properties.major >= _AMPERE,
-        supports_tf32=properties.major >= _AMPERE,
-        uses_tf32=torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32,
-    )
+class Setup:
+    """Looks once, at the first pulse and not at import: by then the script has set what it sets."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_recorded = False
+
+    def record(self) -> None:
+        if self._is_recorded:
+            return
+        self._is_recorded = True
+        torch = sys.modules["torch"]
+        self._recorder.fact(num_threads=torch.get_num_threads(), affinity=sorted(os.sched_getaffinity(0)))
+        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+            return
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._recorder.fact(
+            device_name=properties.name,
+            device_total_bytes=properties.total_memory,
+            supports_bf16=properties.major >= _AMPERE,
+            supports_tf32=properties.major >= _AMPERE,
+        )
+
+    def record_peak(self) -> None:
+        """What this rank's cores can do: nobody's table knows a virtual machine's clock, so a product is timed.
+
+        At the end of a run that trained, on a CPU, in some tens of milliseconds.
+        """
+        torch = sys.modules["torch"]
+        if self._recorder.num_steps == 0 or torch.cuda.is_initialized():
+            return
+        dtype = getattr(torch, str(self._recorder.known("flop_dtype") or "float32"))
+        with torch.no_grad():
+            operand = torch.ones(_PRODUCT_SIZE, _PRODUCT_SIZE, dtype=dtype)
+            fastest_ns = min(_timed(torch, operand) for _ in range(_NUM_PRODUCTS))
+        self._recorder.fact(measured_peak_flops_per_s=2 * _PRODUCT_SIZE**3 / (fastest_ns / 1e9))
+
+
+def _timed(torch: ModuleType, operand: Any) -> int:
+    start_ns = now_ns()
+    torch.mm(operand, operand)
+    return now_ns() - start_ns

@@ -75,6 +75,7 @@ class GraphFlops:
         self._recorder = recorder
         self._total = 0
         self._by_dtype: dict[str, int] = {}
+        self._tf32_flops = 0
         self._is_whole = True
 
     def add(self, tensors: Any) -> None:
@@ -89,6 +90,8 @@ class GraphFlops:
         if self._by_dtype:
             dtype = max(self._by_dtype, key=self._by_dtype.__getitem__)
             self._recorder.fact(flop_dtype=dtype, uses_autocast=dtype in ("bfloat16", "float16"))
+            if roots[0].is_cuda:
+                self._recorder.fact(uses_tf32=2 * self._tf32_flops > self._by_dtype.get("float32", 0))
 
     def _walk(self, waiting: list[Node]) -> None:
         seen: set[Node] = set()
@@ -108,8 +111,19 @@ class GraphFlops:
                 dtype = _dtype_of(node)
                 self._total += flops
                 self._by_dtype[dtype] = self._by_dtype.get(dtype, 0) + flops
+                if dtype == "float32" and _may_use_tf32(name):
+                    self._tf32_flops += flops
             waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
         self._recorder.fact(has_convolutions=has_convolutions)
+
+
+def _may_use_tf32(name: str) -> bool:
+    """cuDNN's convolutions may by default; matrix products only when the script allows it."""
+    import torch
+
+    if name == "ConvolutionBackward0":
+        return bool(torch.backends.cudnn.allow_tf32)
+    return bool(torch.get_float32_matmul_precision() != "highest")
 
 
 def _dtype_of(node: Node) -> str:

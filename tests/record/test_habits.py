@@ -1,0 +1,121 @@
+"""What scripts do and leave undone: rehearsals, missing torch, forgotten threads, broken recorders, full disks."""
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from topout.schema.event import Kind
+from topout.schema.run_folder import RunFolder
+from topout.trace.readers.topout import read_rank
+
+SCRIPT = REPOSITORY / "tests" / "scripts" / "habits.py"
+
+
+@pytest.fixture
+def run_habit(run_topout, tmp_path):
+    def run(habit, *flags, ranks=1, runs=None):
+        runs = runs or tmp_path / "runs"
+        done = run_topout(["run", "-n", ranks, "--runs", runs, *flags, SCRIPT, habit])
+        (folder,) = runs.iterdir()
+        return done, RunFolder(folder), json.loads((folder / "run.json").read_text())
+
+    return run
+
+
+def num_steps(folder, rank=0):
+    return len(read_rank(folder, rank).rows(Kind.STEP))
+
+
+def test_a_rehearsal_ends_cleanly_after_its_steps(run_habit):
+    done, folder, run = run_habit("fifty_steps", "--steps", "7")
+    assert (done.code, run["status"]) == (0, "finished")
+    assert num_steps(folder) == 7
+    assert "steps" not in done.stdout
+
+
+def test_a_data_share_shortens_loaders_and_their_length(run_habit):
+    done, folder, _ = run_habit("fifty_steps", "--data-share", "10%")
+    assert "steps 5 of 5" in done.stdout
+    assert num_steps(folder) == 5
+
+
+def test_a_script_without_torch_runs_with_logs_counters_and_its_own_exit_code(run_habit):
+    done, folder, _ = run_habit("no_torch")
+    assert done.code == 5
+    assert folder.log(0, "out").read_text() == "line 0\nline 1\nline 2\n"
+    assert read_rank(folder, 0).counters["file_opens"].values[-1] >= 3
+    analysis = json.loads(folder.analysis_json.read_text())
+    assert analysis["verdict"] is None
+    assert any("step" in sentence for sentence in analysis["measures"]["not_measured"])
+
+
+def test_a_script_that_never_steps_is_told_what_to_do(run_habit):
+    done, folder, _ = run_habit("never_steps")
+    assert done.code == 0
+    assert "topout.step()" in " ".join(json.loads(folder.analysis_json.read_text())["measures"]["not_measured"])
+
+
+def test_whatever_was_left_running_the_end_comes_within_seconds(run_habit):
+    done, _, _ = run_habit("leftovers", ranks=2)
+    assert done.code == 0, done.stderr
+    last_line = float(re.search(r"LAST LINE ([\d.]+)", done.stdout)[1])
+    # analysis and report follow the job, so the job's own end is looked at, not the process's
+    assert time.time() - last_line < 15
+    assert "steps 5 of 5" in done.stdout
+
+
+def test_a_thread_that_still_trains_is_waited_for(run_habit):
+    done, folder, _ = run_habit("thread_trains")
+    assert "steps 60 of 60" in done.stdout
+    assert num_steps(folder) == 60
+
+
+def test_a_recorder_that_breaks_is_noted_and_training_goes_on(run_habit):
+    done, folder, run = run_habit("broken_flight_recorder", ranks=2)
+    assert done.code == 0
+    assert "steps 5 of 5" in done.stdout
+    assert any("flight recorder" in note for note in run["notes"])
+    assert num_steps(folder) == 5
+
+
+def test_marks_of_the_script_define_steps_and_spans(run_habit):
+    _, folder, _ = run_habit("own_marks", "--filter", "noi*")
+    table = read_rank(folder, 0)
+    assert num_steps(folder) == 6
+    assert len(table.rows(Kind.INPUT)) == 6
+    assert len(table.rows(Kind.SPAN)) == 0
+    assert table.value[table.rows(Kind.COUNT)].tolist() == [128] * 6
+
+
+def test_a_profile_window_is_written_and_left_out_of_the_timing(run_habit):
+    done, folder, _ = run_habit("slow_steps", "--profile", "10-14")
+    assert done.code == 0
+    assert "aten::" in folder.profile(0).read_text()
+    window = json.loads(folder.analysis_json.read_text())["measures"]["window"]
+    assert window["first_step"] == 16
+
+
+@pytest.mark.lab
+def test_a_disk_that_fills_up_ends_the_recording_and_not_the_training(run_habit, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], check=True)
+    try:
+        done, _, _ = run_habit("fills_the_disk", runs=disk / "runs")
+        assert done.code == 0, done.stderr
+        assert "steps 60 of 60" in done.stdout
+        assert "No space left on device" in done.stderr
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_recorded_files_hold_no_code(tmp_path: Path):
+    """Reading must never execute: no pickle anywhere in what reads a run."""
+    for room in ("trace", "analyze", "recommend", "report", "verify", "cli"):
+        for path in (REPOSITORY / "topout" / room).rglob("*.py"):
+            assert "pickle" not in path.read_text(), path
