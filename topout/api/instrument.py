@@ -18,8 +18,9 @@ def step() -> None:
     """Ends a step. Once called, this defines the steps; optimizers no longer do."""
     recorder = current()
     if recorder is not None:
-        recorder.begin_training(now_ns())
-        recorder.end_step(by_hand=True)
+        end_ns = now_ns()
+        recorder.begin_training(end_ns)
+        recorder.end_step(end_ns, by_hand=True)
 
 
 @contextmanager

@@ -17,4 +17,4 @@ def record_out_of_memory(error: BaseException, recorder: Recorder) -> None:
     requested_bytes = round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
     device = "cuda" if "cuda" in text.lower() else "cpu"
     recorder.fact(out_of_memory={"text": text[:2000], "requested_bytes": requested_bytes, "device": device})
-    recorder.fact(**recorder.loader_facts)
+    recorder.fact(**getattr(recorder.feeding, "_topout_facts", {}))

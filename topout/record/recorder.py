@@ -20,7 +20,8 @@ from topout.schema.run_folder import RunFolder
 
 _FLUSH_INTERVAL_NS = 1_000_000_000
 _STEP = pack_code(Kind.STEP)
-_OFF_MAIN = int(pack_code(Kind(1), 0, Flag.OFF_MAIN_THREAD)) - int(Kind(1))
+OFF_MAIN = pack_code(Kind.STEP, 0, Flag.OFF_MAIN_THREAD) - pack_code(Kind.STEP)
+"""Added to the code of a row that a thread other than the main one wrote."""
 
 
 class Recorder:
@@ -37,19 +38,21 @@ class Recorder:
         self.at_pulse: list[Callable[[], None]] = []
         """Called about once a second, at the end of a step."""
         self.at_finish: list[Callable[[], None]] = []
-        self.mark: Callable[[str], None] = _no_mark
-        """Hears which phase ends now; the device clock takes its place when there is a GPU."""
+        self.mark: Callable[[str], None] | None = None
+        """Hears which phase ends now: the device clock, when there is a GPU."""
         self.num_optimizer_steps = 0
         self.skipped_step: Callable[[Any], None] | None = None
         """Counts a step that a gradient scaler left out; set by the optimizer tap."""
         self.unpacks_saved_tensors = False
         """The script offloads or recomputes activations: looking at saved tensors would run its code."""
-        self.loader_facts: dict[str, Any] = {}
-        """Of the loader that handed out the last batch."""
+        self.feeding: Any = None
+        """The loader's iterator that handed out the last batch."""
+        self.has_begun = False
+        """Training has begun: a batch was fetched, or something ran backward."""
+        self.main_thread = threading.get_ident()
         self._status = status
         self._facts: dict[str, Any] = {}
         self._clock_pairs = [clock_pair()]
-        self._main_thread = threading.get_ident()
         self._step_start_ns = 0
         self._next_flush_ns = 0
         self._steps_by_hand = False
@@ -71,8 +74,8 @@ class Recorder:
 
     def span(self, code: int, start_ns: int, value: int = NOT_GIVEN, ref: int = NOT_GIVEN) -> None:
         """A row from `start_ns` until now, marked when it does not belong to the main thread."""
-        if threading.get_ident() != self._main_thread:
-            code += _OFF_MAIN
+        if threading.get_ident() != self.main_thread:
+            code += OFF_MAIN
         self.emit((code, start_ns, now_ns() - start_ns, value, ref))
 
     def counter(self, name: str, value: int) -> None:
@@ -80,29 +83,25 @@ class Recorder:
 
     # steps
 
-    @property
-    def has_begun(self) -> bool:
-        """Training has begun: a batch was fetched, or something ran backward."""
-        return self._step_start_ns != 0
-
     def begin_training(self, start_ns: int) -> None:
         """The first sign of training; the first step starts here."""
-        if not self._step_start_ns:
+        if not self.has_begun:
+            self.has_begun = True
             self._step_start_ns = start_ns
 
-    def end_step(self, *, by_hand: bool = False) -> None:
+    def end_step(self, end_ns: int, *, by_hand: bool = False) -> None:
         """One step is over. Once a script says so itself (`topout.step`), optimizers no longer count."""
         if by_hand:
             self._steps_by_hand = True
         elif self._steps_by_hand:
             return
-        end_ns = now_ns()
-        start_ns = self._step_start_ns or end_ns
-        self.emit((_STEP, start_ns, end_ns - start_ns, NOT_GIVEN, self.num_steps))
+        number = self.num_steps
+        self.emit((_STEP, self._step_start_ns, end_ns - self._step_start_ns, NOT_GIVEN, number))
         self._step_start_ns = end_ns
-        self.num_steps += 1
-        for callback in self.at_step_end:
-            self.guard(callback, self.num_steps - 1)
+        self.num_steps = number + 1
+        if self.at_step_end:
+            for callback in self.at_step_end:
+                self.guard(callback, number)
         if end_ns >= self._next_flush_ns:
             self._pulse(end_ns)
 
@@ -184,10 +183,6 @@ class Recorder:
         if self._writer is not None:
             self._writer.forget()
             self._writer = None
-
-
-def _no_mark(_phase: str) -> None:
-    """Takes the place of `mark` on a CPU, where a phase ends when the host says so."""
 
 
 def _drop(_row: Any, /) -> None:

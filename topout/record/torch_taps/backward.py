@@ -1,11 +1,12 @@
 """Taps backward: `Tensor.backward` and scripts alike go through `torch.autograd.backward`."""
 
 import functools
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from topout.record.clock import now_ns
-from topout.record.recorder import Recorder
+from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import flops
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -16,20 +17,25 @@ _COUNT_FLOPS_AT_STEP = 1
 def install(module: ModuleType, recorder: Recorder) -> None:
     original = module.backward
     ran = recorder.code(Kind.BACKWARD)
+    main_thread = recorder.main_thread
     graph = flops.GraphFlops(recorder)
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         start_ns = now_ns()
-        recorder.begin_training(start_ns)
-        recorder.mark("forward")
-        if recorder.num_steps == _COUNT_FLOPS_AT_STEP:
-            recorder.guard(graph.add, tensors)
-            start_ns = now_ns()
+        if recorder.mark is not None:
+            recorder.mark("forward")
+        if recorder.num_steps <= _COUNT_FLOPS_AT_STEP:
+            recorder.begin_training(start_ns)
+            if recorder.num_steps == _COUNT_FLOPS_AT_STEP:
+                recorder.guard(graph.add, tensors)
+                start_ns = now_ns()
         try:
             return original(tensors, *args, **kwargs)
         finally:
-            recorder.span(ran, start_ns, NOT_GIVEN, NOT_GIVEN)
-            recorder.mark("backward")
+            code = ran if get_ident() == main_thread else ran + OFF_MAIN
+            recorder.emit((code, start_ns, now_ns() - start_ns, NOT_GIVEN, NOT_GIVEN))
+            if recorder.mark is not None:
+                recorder.mark("backward")
 
     setattr(module, original.__name__, backward)

@@ -88,7 +88,7 @@ def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:
             result = original(self, *args, **kwargs)
             if result.is_cuda:
                 recorder.span(copied, start_ns, result.nbytes)
-                if recorder.has_begun:
+                if recorder.has_begun and recorder.mark is not None:
                     recorder.mark("copy")
             return result
 

@@ -5,11 +5,12 @@ Works for map and iterable data sets, with and without workers, because all of t
 
 import functools
 import math
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from topout.record.clock import now_ns
-from topout.record.recorder import Recorder
+from topout.record.recorder import OFF_MAIN, Recorder
 from topout.schema.event import NOT_GIVEN, Kind
 
 
@@ -68,20 +69,32 @@ def _batches_left(loader: Any, recorder: Recorder) -> int | None:
 def _tap_next(iterator_class: Any, recorder: Recorder) -> None:
     original = iterator_class.__next__
     waited = recorder.code(Kind.INPUT)
+    main_thread = recorder.main_thread
+    iterator_class._topout_left = None
+    iterator_class._topout_number = NOT_GIVEN
+    iterator_class._topout_facts = {}
 
+    # Once a batch, in somebody's hot loop, its code cold in the caches: few calls, and none that is not needed.
     @functools.wraps(original)
     def next_batch(self: Any) -> Any:
-        left = getattr(self, "_topout_left", None)
-        if left is not None:
-            if left <= 0:
+        if self._topout_left is not None:
+            if self._topout_left <= 0:
                 raise StopIteration
-            self._topout_left = left - 1
+            self._topout_left -= 1
         start_ns = now_ns()
         batch = original(self)
-        recorder.span(waited, start_ns, _num_samples(batch), getattr(self, "_topout_number", NOT_GIVEN))
-        recorder.loader_facts = getattr(self, "_topout_facts", {})
-        recorder.begin_training(start_ns)
-        recorder.mark("input")
+        duration_ns = now_ns() - start_ns
+        try:
+            num_samples = batch[0].size(0)
+        except Exception:
+            num_samples = _num_samples(batch)
+        code = waited if get_ident() == main_thread else waited + OFF_MAIN
+        recorder.emit((code, start_ns, duration_ns, num_samples, self._topout_number))
+        recorder.feeding = self
+        if not recorder.has_begun:
+            recorder.begin_training(start_ns)
+        if recorder.mark is not None:
+            recorder.mark("input")
         return batch
 
     iterator_class.__next__ = next_batch

@@ -4,14 +4,15 @@ The optimizer that steps first leads: a step of the job ends when the leader has
 GAN), the others' steps lie inside. A leader that falls silent hands over to the one that goes on.
 """
 
+from threading import get_ident
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 
 from topout.record.clock import now_ns
-from topout.record.recorder import Recorder
+from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import sizes
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -27,24 +28,20 @@ class StepCounter:
     """Who leads, and what has stepped since the leader last did."""
 
     def __init__(self) -> None:
-        self.numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self.leader = NOT_GIVEN
         self.since_leader: list[int] = []
         self.expected: frozenset[int] = frozenset()
         """Optimizers that stepped in the last full turn."""
 
-    def number(self, optimizer: Any) -> int:
-        found = self.numbers.get(optimizer)
-        if found is None:
-            found = self.numbers[optimizer] = len(self.numbers)
-        return found
-
     def stepped(self, number: int) -> bool:
         """True when this ends a step of the job."""
+        if number == self.leader and not self.since_leader:  # the only optimizer there is, nearly always
+            self.expected = frozenset()
+            return True
         if self.leader == NOT_GIVEN or len(self.since_leader) >= _SILENT_AFTER:
             self.leader = number
         if number == self.leader:
-            self.expected = frozenset((*self.since_leader, number))
+            self.expected = frozenset(self.since_leader)
             self.since_leader = []
             return True
         self.since_leader.append(number)
@@ -57,38 +54,70 @@ class StepCounter:
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
-    counter = StepCounter()
-    stepping = recorder.code(Kind.OPTIMIZER)
-    started: dict[int, int] = {}
-    settings = recorder.settings
+    taps = _StepTaps(recorder)
+    recorder.skipped_step = taps.skipped
+    module.register_optimizer_step_pre_hook(taps.before)
+    module.register_optimizer_step_post_hook(taps.after)
 
-    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+
+class _StepTaps:
+    """What runs before and after each optimizer's step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._counter = StepCounter()
+        self._optimizers: dict[int, tuple[int, ref[Any]]] = {}
+        """By identity: number, and the optimizer while it lives."""
+        self._stepping = recorder.code(Kind.OPTIMIZER)
+        self._steps_asked = recorder.settings.steps
+        self._start_ns = 0
+
+    def before(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        if recorder.num_steps == 0:
-            _refuse_lonely_ranks(recorder)
-        start_ns = now_ns()
-        recorder.begin_training(start_ns)
-        started[id(optimizer)] = start_ns
+        if self._recorder.num_steps == 0:
+            _refuse_lonely_ranks(self._recorder)
+            self._recorder.begin_training(now_ns())
+        self._start_ns = now_ns()
 
-    def after(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        number = counter.number(optimizer)
-        recorder.span(stepping, started.pop(id(optimizer), now_ns()), NOT_GIVEN, number)
+        recorder = self._recorder
+        start_ns, end_ns = self._start_ns, now_ns()
+        known = self._optimizers.get(id(optimizer))
+        number = known[0] if known is not None else self._new_number(optimizer)
+        code = self._stepping if get_ident() == recorder.main_thread else self._stepping + OFF_MAIN
+        recorder.emit((code, start_ns, end_ns - start_ns, NOT_GIVEN, number))
         recorder.num_optimizer_steps += 1
-        recorder.mark("optimizer")
-        if counter.stepped(number):
-            recorder.end_step()
+        if recorder.mark is not None:
+            recorder.mark("optimizer")
+        if self._counter.stepped(number):
+            recorder.end_step(end_ns)
             if recorder.num_steps == 2:
-                recorder.fact(**recorder.loader_facts)
-                recorder.guard(sizes.record_sizes, list(counter.numbers), recorder)
-        if settings.steps is not None and recorder.num_steps >= settings.steps and counter.is_turn_complete:
-            raise RehearsalOver(0)
+                self._record_sizes()
+        if self._steps_asked is not None:
+            self._end_rehearsal()
 
-    recorder.skipped_step = lambda optimizer: after(optimizer, (), {})
-    module.register_optimizer_step_pre_hook(before)
-    module.register_optimizer_step_post_hook(after)
+    def skipped(self, optimizer: Any) -> None:
+        """A step that a gradient scaler left out."""
+        self._start_ns = now_ns()
+        self.after(optimizer, (), {})
+
+    def _new_number(self, optimizer: Any) -> int:
+        number = len(self._optimizers)
+        self._optimizers[id(optimizer)] = (number, ref(optimizer))
+        return number
+
+    def _record_sizes(self) -> None:
+        recorder = self._recorder
+        recorder.fact(**getattr(recorder.feeding, "_topout_facts", {}))
+        alive = [optimizer for _, reference in self._optimizers.values() if (optimizer := reference()) is not None]
+        recorder.guard(sizes.record_sizes, alive, recorder)
+
+    def _end_rehearsal(self) -> None:
+        if self._recorder.num_steps >= (self._steps_asked or 0) and self._counter.is_turn_complete:
+            raise RehearsalOver(0)
 
 
 def _refuse_lonely_ranks(recorder: Recorder) -> None:
