@@ -22,7 +22,7 @@ test: $(VENV)/.dev system-packages lint types contracts
 check: $(VENV)/.dev lint types contracts units
 
 soak: $(VENV)/.dev system-packages
-	$(BIN)/python -m pytest --soak -m soak --timeout 7200
+	$(BIN)/python -m pytest --soak -m soak --timeout 7200 -rP
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -25,26 +25,48 @@ from datetime import date
 from pathlib import Path
 
 BLOCK_STEPS = 50
-SIZES = {"2.5 ms": (9, 200, 60), "10 ms": (20, 256, 92)}
-"""Name -> layers, width, batch of an MLP; the measured step is in the results."""
+SIZES = {"2.5 ms": 2.5, "10 ms": 10.0}
+"""Step times to aim at; the batch is chosen for them on the day's machine, and the measured step is in the results."""
+WIDTH, LAYERS = 192, 8
 
 
 # ---- one process: builds a loop and times blocks of it
 
 
-def build_loop(size):
+def build_loop(size, device):
+    """A model and a function that trains one block of it, with a batch that makes a step take about `size`."""
+    batch = 48
+    for _ in range(4):
+        model, block = loop_of(batch, device)
+        block()
+        step_ms = min(block() for _ in range(3)) * 1e3
+        if abs(step_ms / SIZES[size] - 1) < 0.1:
+            break
+        batch = max(4, round(batch * (1 + 0.8 * (SIZES[size] / step_ms - 1))))
+    return model, block
+
+
+def loop_of(batch, device):
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    num_layers, width, batch = SIZES[size]
-    layers = [layer for _ in range(num_layers) for layer in (nn.Linear(width, width), nn.ReLU(inplace=True))]
-    model = nn.Sequential(*layers, nn.Linear(width, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    data = TensorDataset(torch.randn(batch * BLOCK_STEPS, width), torch.randint(0, 10, (batch * BLOCK_STEPS,)))
-    loader = DataLoader(data, batch_size=batch, shuffle=True, collate_fn=None)
+    if device == "cuda":
+        layers = [nn.Conv2d(64, 64, 3, padding=1) for _ in range(LAYERS)]
+        model = nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10)).cuda()
+        model(torch.zeros(1, 64, 32, 32, device="cuda"))
+        shape = (64, 32, 32)
+    else:
+        layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True))]
+        model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
+        shape = (WIDTH,)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    num = batch * BLOCK_STEPS
+    images = torch.randn(batch, *shape).repeat(BLOCK_STEPS, *[1] * len(shape))
+    data = TensorDataset(images, torch.randint(0, 10, (num,)))
+    loader = DataLoader(data, batch_sampler=[list(range(i, i + batch)) for i in range(0, num, batch)])
     lossf = nn.CrossEntropyLoss()
 
     def block(around_step=contextlib.nullcontext):
@@ -52,8 +74,10 @@ def build_loop(size):
         for x, y in loader:
             with around_step():
                 optimizer.zero_grad()
-                lossf(model(x), y).backward()
+                lossf(model(x.to(device)), y.to(device)).backward()
                 optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
         return (time.perf_counter() - start) / BLOCK_STEPS
 
     return model, block
@@ -70,11 +94,13 @@ class Taps:
         self.places = [
             (dataloader.DataLoader, "__iter__"), (dataloader._BaseDataLoaderIter, "__next__"),
             (torch.autograd, "backward"), (torch.nn.Module, "train"), (torch.serialization, "save"), (torch, "save"),
+            (torch.Tensor, "to"), (torch.Tensor, "cuda"),
         ]  # fmt: skip
         self.hooks = (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks)
         off = self._read()
         self.recorder = self._install()
         self.states = {"off": off, "on": self._read()}
+        self.mark = self.recorder.mark
 
     def _install(self):
         from topout.record import torch_taps
@@ -91,6 +117,7 @@ class Taps:
 
     def switch(self, state):
         attributes, hooks = self.states[state]
+        self.recorder.mark = self.mark if state == "on" else None
         for place, attribute in zip(self.places, attributes, strict=True):
             setattr(*place, attribute)
         for target, content in zip(self.hooks, hooks, strict=True):
@@ -101,12 +128,12 @@ class Taps:
 def profiled(block):
     import torch
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+    with torch.profiler.profile():
         return block()
 
 
-def run_topout(size, rounds, seed):
-    _, block = build_loop(size)
+def run_topout(size, device, rounds, seed):
+    _, block = build_loop(size, device)
     taps = Taps()
     arms = {"off": "off", "off again": "off", "topout": "on", "torch.profiler": "off"}
     order = random.Random(seed)
@@ -125,8 +152,8 @@ def run_topout(size, rounds, seed):
     return rows
 
 
-def run_traceml(size, rounds, seed):
-    model, block = build_loop(size)
+def run_traceml(size, device, rounds, seed):
+    model, block = build_loop(size, device)
     import traceml_ai as traceml
 
     traceml.init(mode="auto")
@@ -170,10 +197,11 @@ print(min(once() for _ in range(5)) - before)
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def child(kind, size, rounds, seed):
+def child(kind, size, device, rounds, seed):
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "rows.json"
-        words = ["--child", kind, "--size", size, "--rounds", str(rounds), "--seed", str(seed), "--result", str(result)]
+        words = ["--child", kind, "--size", size, "--device", device, "--rounds", str(rounds), "--seed", str(seed)]
+        words += ["--result", str(result)]
         command = [sys.executable, os.path.abspath(__file__), *words]
         if kind == "traceml":  # as its manual says: its launcher brings the aggregator that the rank reports to
             launcher = str(Path(sys.executable).with_name("traceml"))
@@ -190,13 +218,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--result", type=Path)
+    parser.add_argument("--machine", default=f"{os.cpu_count()}-cores", help="how the results name this machine")
+    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--child", choices=["topout", "traceml"])
     parser.add_argument("--size", choices=list(SIZES))
     options = parser.parse_args()
     if options.child:
         run = {"topout": run_topout, "traceml": run_traceml}[options.child]
-        options.result.write_text(json.dumps(run(options.size, options.rounds, options.seed)))
+        options.result.write_text(json.dumps(run(options.size, options.device, options.rounds, options.seed)))
         return
     lines = []
     for size in SIZES:
@@ -205,7 +235,7 @@ def main():
         for part in range(slices):  # processes take turns, so that a slow minute meets both
             for kind in rows:
                 share = options.rounds if kind == "topout" else max(options.rounds // 4, 10)
-                rows[kind] += child(kind, size, share // slices, options.seed + part)
+                rows[kind] += child(kind, size, options.device, share // slices, options.seed + part)
         step_ms = statistics.median(row["off"] for row in rows["topout"]) * 1e3
         for kind, name in (
             ("topout", "off again"),
@@ -219,13 +249,12 @@ def main():
             lines.append(f"| {step_ms:.2f} ms | {name} | {ratio:.4f} | {low:.4f} – {high:.4f} | {count} |")
             print(lines[-1], flush=True)
     text = REPORT.format(
-        date=date.today(), machine=f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        date=date.today(), machine=f"{options.machine}, {platform.machine()}, Python {platform.python_version()}",
         rounds=options.rounds, steps=BLOCK_STEPS, table="\n".join(lines), audit=audit_hook_ns(),
     )  # fmt: skip
     print(text)
     if options.out:
-        path = options.out / f"{date.today()}-overhead-{os.cpu_count()}-cores.md"
-        path.write_text(text)
+        (options.out / f"{date.today()}-overhead-{options.machine}.md").write_text(text)
 
 
 REPORT = """# What recording costs a step

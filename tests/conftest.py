@@ -48,12 +48,16 @@ def run_topout(tmp_path: Path) -> RunTopout:
     """Runs `python -m topout ARGS` with this interpreter; the working folder is the test's own unless given."""
 
     def run(
-        args: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 120
+        args: Sequence[object],
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 120,
+        before: Sequence[str] = (),
     ) -> Outcome:
         # A rank of the job under test must not take this process for its launcher.
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "TOPOUT_RUN")}
         done = subprocess.run(
-            [sys.executable, "-m", "topout", *map(str, args)],
+            [*before, sys.executable, "-m", "topout", *map(str, args)],
             cwd=cwd or tmp_path,
             env={**clean, **(env or {})},
             capture_output=True,

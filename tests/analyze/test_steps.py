@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tables import START_NS, TRAINING_LOADER, Plan, Rows, StepPlan, build_run
+from topout.analyze.accelerator import on_device
+from topout.analyze.segments import PHASE
 from topout.analyze.steps import find_phases, read_phases
 from topout.schema.event import Flag, Kind
 from topout.schema.measures import PHASES
@@ -171,6 +173,18 @@ def test_device_time_takes_the_place_of_launches(rank: OneRank) -> None:
     assert rank.phases() == {
         "input": 300, "copy": 30, "forward": 220, "backward": 400, "optimizer": 50
     }  # fmt: skip
+
+
+def test_steps_that_were_not_followed_are_like_those_that_were() -> None:
+    host_ns = np.zeros((3, len(PHASES)), dtype=np.int64)
+    host_ns[:, PHASE["other"]] = [1000, 2000, 1000]
+    host_ns[2, PHASE["evaluation"]] = 500
+    busy_ns = np.array([[0, 250, 750, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=np.int64)
+    found = on_device(host_ns, busy_ns)
+    assert found[:, PHASE["forward"]].tolist() == [250, 500, 250]
+    assert found[:, PHASE["backward"]].tolist() == [750, 1500, 750]
+    assert found[:, PHASE["evaluation"]].tolist() == [0, 0, 500]
+    assert found.sum(axis=1).tolist() == host_ns.sum(axis=1).tolist()
 
 
 def test_input_behind_a_busy_device_costs_nothing(rank: OneRank) -> None:

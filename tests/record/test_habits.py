@@ -100,6 +100,14 @@ def test_a_profile_window_is_written_and_left_out_of_the_timing(run_habit):
     assert window["first_step"] == 16
 
 
+def test_a_filter_keeps_a_profile_small(run_habit):
+    _, folder, _ = run_habit("slow_steps", "--profile", "10-14", "--filter", "aten::*")
+    events = json.loads(folder.profile(0).read_text())["traceEvents"]
+    names = {event["name"] for event in events if event.get("ph") == "X"}
+    assert not any(name.startswith("aten::") for name in names)
+    assert any("Optimizer.step" in name for name in names)
+
+
 @pytest.mark.lab
 def test_a_disk_that_fills_up_ends_the_recording_and_not_the_training(run_habit, tmp_path):
     disk = tmp_path / "disk"

@@ -143,6 +143,43 @@ def average_by_hand(model, num_messages):
     return spent
 
 
+def compute_only():
+    """Nothing but matrix products."""
+    layers = nn.Sequential(*[nn.Linear(768, 768) for _ in range(3)])
+    optimizer = torch.optim.SGD(layers.parameters(), lr=1e-3)
+    x = torch.randn(256, 768)
+    for _ in range(STEPS):
+        layers(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def elementwise():
+    """Nothing but operations that read and write memory."""
+    weights = torch.randn(1_000_000, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=1e-3)
+    for _ in range(STEPS):
+        values = weights
+        for _ in range(4):
+            values = torch.sigmoid(values) * 1.01 + 0.1
+        values.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def too_large():
+    """Activations that no machine holds."""
+    net = Model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH)):
+        out = net(x)
+        if step == 20:
+            out = out.repeat(1 << 30, 1)
+        out.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def make_loader():
     dataset = {
         "decode": Decoded, "small-files": SmallFiles, "large-file": LargeFile,
@@ -206,4 +243,4 @@ def between_steps(net, step):
 
 
 if __name__ == "__main__":
-    main()
+    {"compute": compute_only, "elementwise": elementwise, "too-large": too_large}.get(FAULT, main)()

@@ -2,12 +2,14 @@
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY, RunTopout
+from tests.truth.throttled import throttled_loopback
 
 SCRIPT = REPOSITORY / "tests" / "scripts" / "planted.py"
 TOLERANCE = 0.02
@@ -38,10 +40,60 @@ FAULTS = {
     "host": Planted("host", found_in=("other",)),
 }
 
+NAMED = {  # fault -> verdict, phase, ranks, extra flags; shares are compared above, here only what is named
+    "small-files": ("input-iops", "input", None, ()),
+    "large-file": ("input-bandwidth", "input", None, ()),
+    "input-straggler": ("load-imbalance", "input", [1], ("-n", 2)),
+    "latency": ("communication-latency", "transfer", None, ("-n", 2)),
+    "compute": ("compute", None, None, ()),
+    "elementwise": ("memory-bandwidth", None, None, ("--profile", "20-24")),
+}
 
-def run_once(run_topout: RunTopout, fault: str, planted: Planted, folder: Path) -> tuple[dict, float, float]:
+
+@pytest.mark.parametrize("fault", list(NAMED))
+def test_a_planted_fault_is_named(fault, run_topout, tmp_path):
+    verdict_name, phase, ranks, flags = NAMED[fault]
+    done = run_topout(["run", "-n", 1, *flags, "--runs", tmp_path / "runs", SCRIPT, fault, tmp_path / "own"])
+    assert done.code == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    verdict = json.loads((run / "analysis.json").read_text())["verdict"]
+    assert verdict["name"] == verdict_name, verdict
+    assert phase is None or verdict["phase"] == phase, verdict
+    assert ranks is None or verdict["ranks"] == ranks, verdict
+
+
+def test_running_out_of_memory_is_a_verdict_and_the_traceback_still_comes_last(run_topout, tmp_path):
+    done = run_topout(["run", "-n", 1, "--runs", tmp_path / "runs", SCRIPT, "too-large", tmp_path / "own"])
+    assert done.code == 1
+    assert "can't allocate memory" in done.stderr.splitlines()[-1]
+    (run,) = (tmp_path / "runs").iterdir()
+    analysis = json.loads((run / "analysis.json").read_text())
+    assert analysis["verdict"]["name"] == "memory-size"
+    assert analysis["measures"]["memory"]["requested_bytes"] > 1 << 40
+    assert "ME02" in [finding["code"] for finding in analysis["findings"]]
+
+
+@pytest.mark.lab
+def test_a_throttled_collective_is_named_and_its_share_recovered(run_topout, tmp_path):
+    errors = []
+    with throttled_loopback("topout-throttled") as inside:
+        for number in range(3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            planted = Planted("communication-bandwidth", num_ranks=2, found_in=("wait", "transfer"))
+            analysis, found, truth = run_once(run_topout, "bandwidth", planted, folder, before=inside)
+            assert analysis["verdict"]["name"] == planted.verdict, analysis["verdict"]
+            assert truth > 0.3, "the wire was not slow"
+            errors.append(abs(found - truth))
+    assert statistics.median(errors) <= TOLERANCE, errors
+
+
+def run_once(
+    run_topout: RunTopout, fault: str, planted: Planted, folder: Path, before: Sequence[str] = ()
+) -> tuple[dict, float, float]:
     """(analysis, share found, share planted) of one run."""
-    done = run_topout(["run", "-n", planted.num_ranks, "--runs", folder / "runs", SCRIPT, fault, folder / "own"])
+    words = ["run", "-n", planted.num_ranks, "--runs", folder / "runs", SCRIPT, fault, folder / "own"]
+    done = run_topout(words, before=before)
     assert done.code == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
     analysis = json.loads((run / "analysis.json").read_text())

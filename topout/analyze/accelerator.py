@@ -10,7 +10,7 @@ import numpy as np
 
 from topout.analyze.segments import PHASE
 from topout.schema.event import Kind
-from topout.trace.table import Int64s, RankTable
+from topout.trace.table import Bools, Int64s, RankTable
 
 DEVICE_PHASES = ("copy", "forward", "backward", "optimizer")
 _HELD_HOST = ("input", "wait", "transfer")
@@ -48,4 +48,21 @@ def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:
         result[:, PHASE[phase]] = np.minimum(host_ns[:, PHASE[phase]], left)
         left = left - result[:, PHASE[phase]]
     result[:, PHASE["other"]] = left
-    return np.where(busy_ns.sum(axis=1)[:, None] > 0, result, host_ns)
+    return _like_followed(result, host_ns, busy_ns.sum(axis=1) > 0)
+
+
+def _like_followed(result: Int64s, host_ns: Int64s, is_followed: Bools) -> Int64s:
+    """Steps that the recorder did not follow take the mean of those that it did; the host knows their serial phases."""
+    if not is_followed.any():
+        return host_ns
+    aside = [PHASE["evaluation"], PHASE["checkpoint"]]
+    means = result[is_followed].sum(axis=0).astype(np.float64)
+    means[aside] = 0.0
+    filled = result.copy()
+    for step in np.flatnonzero(~is_followed):
+        serial_ns = host_ns[step, aside]
+        left = int(host_ns[step].sum() - serial_ns.sum())
+        filled[step] = (left * means / max(means.sum(), 1.0)).astype(np.int64)
+        filled[step, aside] = serial_ns
+        filled[step, means.argmax()] += host_ns[step].sum() - filled[step].sum()
+    return filled

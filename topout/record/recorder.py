@@ -127,7 +127,7 @@ class Recorder:
         """Something could not be recorded: said once, in the run folder and to the launcher."""
         if text not in self.notes:
             self.notes.append(text)
-            self._status.send("note", text=f"rank {self.settings.rank}: {text}")
+            self._status.send("note", text=text)
             self.fact(notes=list(self.notes))
 
     def tell(self, kind: str, **content: Any) -> None:

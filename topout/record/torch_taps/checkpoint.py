@@ -16,7 +16,7 @@ _depth = 0
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     for name in _SAVERS:
-        if hasattr(module, name):
+        if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(getattr(module, name), name, recorder))
 
 

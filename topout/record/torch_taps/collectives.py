@@ -27,7 +27,7 @@ _depth = 0
 def install(module: ModuleType, recorder: Recorder) -> None:
     sequences: dict[str, int] = {}
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
-        if hasattr(module, name):
+        if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(getattr(module, name), name, sequences, recorder))
     _tap_end(module, recorder)
     recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))

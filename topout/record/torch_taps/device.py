@@ -3,7 +3,8 @@
 The host runs ahead of the GPU, so its own stamps say little. An event on the stream at the end of each phase makes
 the intervals between events the device's phases: a device that starves shows it as a long `input`, one that lags
 behind a fast host shows none. Events are polled a step or more later with `query`; nothing is ever synchronised, and
-nothing recorded while a graph is being captured.
+nothing recorded while a graph is being captured. Recording and reading events takes the host some hundred
+microseconds a step, so only as many steps are followed as fit into a small share of its time.
 """
 
 import functools
@@ -17,19 +18,22 @@ from topout.schema.event import NOT_GIVEN, Kind
 
 _MAX_PENDING = 512
 """A device that lags further behind than this is not followed."""
+_LARGEST_COST_SHARE = 0.003
+_NUM_FIRST_STEPS = 10
+"""Steps that are all followed, before their cost is known."""
 
 
 def install(torch: ModuleType, recorder: Recorder) -> None:
     clock = DeviceClock(torch, recorder)
     recorder.mark = clock.mark
-    recorder.at_step_end.append(clock.poll)
-    recorder.at_finish.append(functools.partial(clock.poll, NOT_GIVEN))
+    recorder.at_step_end.append(clock.step_ended)
+    recorder.at_finish.append(clock.poll)
     recorder.at_pulse.append(clock.record_memory)
     _tap_copies(torch, recorder)
 
 
 class DeviceClock:
-    """Marks phase ends on the current stream and turns them into DEVICE rows."""
+    """Marks phase ends on the current stream and turns them into DEVICE rows, in as many steps as it can afford."""
 
     def __init__(self, torch: ModuleType, recorder: Recorder) -> None:
         self._cuda = torch.cuda
@@ -38,24 +42,39 @@ class DeviceClock:
         self._spare: list[Any] = []
         self._last: tuple[Any, int] | None = None
         """The event before the oldest pending one, and its time on the recording's clock."""
+        self._is_followed = True
+        self._next_step = 0
+        self._cost_ns = 0
+        self._last_followed_ns = now_ns()
+        self._last_followed = 0
 
     def mark(self, phase: str) -> None:
         """`phase` ends here."""
-        cuda = self._cuda
-        if not cuda.is_initialized() or cuda.is_current_stream_capturing() or len(self._pending) >= _MAX_PENDING:
-            return
-        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
-        event.record()
-        self._pending.append((phase, event, now_ns(), self._recorder.num_steps))
+        if self._is_followed:
+            start_ns = now_ns()
+            self._record(phase, start_ns)
+            self._cost_ns += now_ns() - start_ns
 
-    def poll(self, _step: int) -> None:
-        """Reads what is done; stops at the first event that is not."""
+    def step_ended(self, step: int) -> None:
+        """Reads what is done, and decides whether to follow the next step."""
+        start_ns = now_ns()
+        if self._is_followed:
+            self.poll()
+            cost_ns = self._cost_ns + now_ns() - start_ns
+            self._cost_ns = 0
+            self._plan(step, cost_ns)
+        self._is_followed = step + 1 >= self._next_step
+        if self._is_followed and step + 1 > _NUM_FIRST_STEPS:
+            self._record("", start_ns)  # where the step before ended, in case it was not followed
+
+    def poll(self) -> None:
+        """Reads events up to the first that is not done."""
         pending = self._pending
         if not pending or self._cuda.is_current_stream_capturing():  # a query would break the capture
             return
         while pending and pending[0][1].query():
             phase, event, issued_ns, step = pending.popleft()
-            if self._last is None:
+            if not phase or self._last is None:
                 self._last = (event, issued_ns)
                 continue
             before, before_ns = self._last
@@ -70,6 +89,24 @@ class DeviceClock:
             peak_bytes = self._cuda.max_memory_allocated()
             self._recorder.counter("device_allocated_bytes", self._cuda.memory_allocated())
             self._recorder.fact(peak_device_bytes=peak_bytes)
+
+    def _record(self, phase: str, at_ns: int) -> None:
+        cuda = self._cuda
+        if not cuda.is_initialized() or cuda.is_current_stream_capturing() or len(self._pending) >= _MAX_PENDING:
+            return
+        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
+        event.record()
+        self._pending.append((phase, event, at_ns, self._recorder.num_steps))
+
+    def _plan(self, step: int, cost_ns: int) -> None:
+        """The next step to follow: so far ahead that following costs a small share of the time between."""
+        if step + 1 < _NUM_FIRST_STEPS:
+            self._next_step = step + 1
+            return
+        at_ns = now_ns()
+        step_ns = max(1, (at_ns - self._last_followed_ns) // max(1, step + 1 - self._last_followed))
+        self._last_followed_ns, self._last_followed = at_ns, step + 1
+        self._next_step = step + max(1, round(cost_ns / (_LARGEST_COST_SHARE * step_ns)))
 
 
 def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:

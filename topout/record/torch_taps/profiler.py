@@ -4,11 +4,15 @@ Not for timing: the profiler slows small steps by half. It tells which operation
 """
 
 import functools
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from topout.record.recorder import Recorder
-from topout.schema.run_folder import RunFolder
+from topout.record.settings import Settings
+from topout.schema.run_folder import RunFolder, write_whole
 
 
 def install(torch: ModuleType, recorder: Recorder) -> None:
@@ -64,3 +68,19 @@ class _Window:
             path = RunFolder(run).profile(self._recorder.settings.rank)
             path.parent.mkdir(exist_ok=True)
             profiler.export_chrome_trace(str(path))
+            if self._recorder.settings.filter:
+                _leave_out(path, self._recorder.settings)
+
+
+class _Name(msgspec.Struct):
+    name: str = ""
+
+
+def _leave_out(path: Path, settings: Settings) -> None:
+    """Drops the events that `--filter` names; the others stay as they are, to the byte."""
+    trace = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+    events = msgspec.json.decode(trace["traceEvents"], type=list[msgspec.Raw])
+    read_name = msgspec.json.Decoder(_Name).decode
+    kept = [event for event in events if not settings.leaves_out(read_name(event).name)]
+    trace["traceEvents"] = msgspec.Raw(msgspec.json.encode(kept))
+    write_whole(path, msgspec.json.encode(trace))
