@@ -64,8 +64,14 @@ def test_figures_are_per_second_and_over_all_states(tmp_path: Path) -> None:
 
 def test_a_rank_that_loads_by_itself_is_judged_by_its_time_in_input(tmp_path: Path) -> None:
     # of 0.9 s of input a second 0.5 s are blocked in reading; that the rank also computes must not dilute it
-    found = _input(tmp_path, 0, file_opens=1, read_bytes=10**9, read_calls=1000, **_states(40, 0, 5, 0))
+    found = _input(tmp_path, 0, file_opens=1, read_bytes=10**9, read_calls=1000, **_states(5, 0, 5, 0))
     assert found.limit == "bandwidth"
+
+
+def test_reading_at_the_speed_of_the_page_cache_costs_kernel_time_and_is_still_reading(tmp_path: Path) -> None:
+    fast = {"file_opens": 10, "read_bytes": 2 * 10**9, "read_calls": 500, **_states(10, 0, 0, 0)}
+    assert _input(tmp_path, 0, **fast, system_ns=700_000_000).limit == "bandwidth"
+    assert _input(tmp_path / "user", 0, **fast, system_ns=10_000_000).limit == "decode"
 
 
 def test_without_counters_only_the_wait_is_known(tmp_path: Path) -> None:

@@ -40,20 +40,20 @@ FAULTS = {
     "host": Planted("host", found_in=("other",)),
 }
 
-NAMED = {  # fault -> verdict, phase, ranks, extra flags; shares are compared above, here only what is named
-    "small-files": ("input-iops", "input", None, ()),
-    "large-file": ("input-bandwidth", "input", None, ()),
+NAMED = {  # fault -> verdict, phase, late ranks, flags; shares are compared above, here only what is named
+    "small-files": ("input-iops", "input", None, ("-n", 1)),
+    "large-file": ("input-bandwidth", "input", None, ("-n", 1)),
     "input-straggler": ("load-imbalance", "input", [1], ("-n", 2)),
     "latency": ("communication-latency", "transfer", None, ("-n", 2)),
-    "compute": ("compute", None, None, ()),
-    "elementwise": ("memory-bandwidth", None, None, ("--profile", "20-24")),
+    "compute": ("compute", None, None, ("-n", 1)),
+    "elementwise": ("memory-bandwidth", None, None, ("-n", 1, "--profile", "20-24")),
 }
 
 
 @pytest.mark.parametrize("fault", list(NAMED))
 def test_a_planted_fault_is_named(fault, run_topout, tmp_path):
     verdict_name, phase, ranks, flags = NAMED[fault]
-    done = run_topout(["run", "-n", 1, *flags, "--runs", tmp_path / "runs", SCRIPT, fault, tmp_path / "own"])
+    done = run_topout(["run", *flags, "--runs", tmp_path / "runs", SCRIPT, fault, tmp_path / "own"])
     assert done.code == 0, done.stderr
     (run,) = (tmp_path / "runs").iterdir()
     verdict = json.loads((run / "analysis.json").read_text())["verdict"]

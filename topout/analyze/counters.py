@@ -1,6 +1,6 @@
 """Sampled counters over the window: how fast those that only grow did grow, and the highest level of the others.
 
-A counter is sampled once a second; over a window much shorter than that the whole recording is taken instead.
+A counter is sampled once to four times a second; over a window shorter than that the whole recording is taken.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from topout.trace.table import Counter, RankTable
 
-_SHORTEST_S = 2.0
+_SHORTEST_S = 0.75
 
 
 def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float | None:

@@ -20,8 +20,6 @@ SMALL_FILE_BYTES = 256 * 1024
 STORAGE_SHARE = 0.5
 MIN_STARVING_SHARE = 0.01
 """With less waiting than this nothing limits the input."""
-_SAMPLE_S = 0.1
-"""Loader workers are looked at ten times a second."""
 _STATES = ("running", "opening", "reading", "waiting")
 
 
@@ -51,7 +49,7 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
         opening_share=states["opening"] / total if total and "opening" in states else None,
         reading_share=states["reading"] / total if total and "reading" in states else None,
         limit=_limit(
-            states,
+            {state: value / total * (num_workers or 1) * len(phases.tables) for state, value in states.items()},
             opens_per_s=rate["file_opens"] or 0.0,
             bytes_per_s=read or 0.0,
             kernel_s=(rate["worker_system_ns" if num_workers else "system_ns"] or 0.0) / 1e9,
@@ -70,14 +68,16 @@ def _starves(phases: Phases) -> bool:
 def _limit(
     states: dict[str, float], *, opens_per_s: float, bytes_per_s: float, kernel_s: float, input_s_per_s: float | None
 ) -> str:
-    """`input_s_per_s` is the ranks' time in input where they load themselves; workers have their own busy time."""
+    """All figures are seconds a second, over all processes.
+
+    `input_s_per_s` is the ranks' time in input where they load themselves; workers have their own busy time.
+    """
     if not opens_per_s and not bytes_per_s:
         return "decode"
-    blocked_opening_s = states.get("opening", 0.0) * _SAMPLE_S
-    blocked_reading_s = states.get("reading", 0.0) * _SAMPLE_S
+    blocked_opening_s, blocked_reading_s = states.get("opening", 0.0), states.get("reading", 0.0)
     opening_s = blocked_opening_s + opens_per_s * OPEN_COST_S
     reading_s = blocked_reading_s + min(kernel_s, bytes_per_s / COPY_BYTES_PER_S)
-    busy_s = states.get("running", 0.0) * _SAMPLE_S + blocked_opening_s + blocked_reading_s
+    busy_s = states.get("running", 0.0) + blocked_opening_s + blocked_reading_s
     if input_s_per_s is not None:
         busy_s = max(blocked_opening_s + blocked_reading_s, input_s_per_s)
     if opening_s + reading_s < STORAGE_SHARE * busy_s or busy_s == 0:

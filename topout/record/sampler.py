@@ -1,7 +1,8 @@
 """Samples every rank from outside, in a thread of the launcher, so that watching costs the ranks nothing.
 
-Counters once a second, the state of loader workers ten times a second (docs/recording.md names them). It never raises
-and keeps itself under a hundredth of one core: with many workers it looks less often.
+Counters once a second, the state of loader workers ten times a second (docs/recording.md names them); four and two
+times as often in the first half minute, so that a short run has enough of them. It never raises, and it looks less
+often when looking takes more than a hundredth of one core.
 """
 
 import contextlib
@@ -22,6 +23,9 @@ from topout.schema.event import CUMULATIVE_COUNTERS, NOT_GIVEN, Kind, pack_code
 
 _LOOK_S = 0.1
 _COUNT_S = 1.0
+_FIRST_LOOK_S = 0.05
+_FIRST_COUNT_S = 0.25
+_FIRST_S = 30.0
 _LARGEST_COST_SHARE = 0.01
 
 
@@ -63,10 +67,11 @@ class Sampler:
 
     def _sample(self) -> None:
         gpus = GpuCounters()
-        next_count = time.monotonic()
+        start = next_count = time.monotonic()
         while True:
+            is_first = time.monotonic() < start + _FIRST_S
             if time.monotonic() >= next_count:
-                next_count = time.monotonic() + _COUNT_S
+                next_count = time.monotonic() + (_FIRST_COUNT_S if is_first else _COUNT_S)
                 host = host_counters()
                 for rank in self._ranks:
                     rank.count(host, gpus)
@@ -74,7 +79,8 @@ class Sampler:
             for rank in self._ranks:
                 rank.look()
             cost_s = time.thread_time() - cost_before
-            if self._stop.wait(min(_COUNT_S, max(_LOOK_S, cost_s / _LARGEST_COST_SHARE))):
+            look_s = _FIRST_LOOK_S if is_first else _LOOK_S
+            if self._stop.wait(min(_COUNT_S, max(look_s, cost_s / _LARGEST_COST_SHARE))):
                 break
         gpus.close()
 
