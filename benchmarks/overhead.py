@@ -63,10 +63,13 @@ def loop_of(batch, device):
         model = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
         shape = (WIDTH,)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
-    num = batch * BLOCK_STEPS
-    images = torch.randn(batch, *shape).repeat(BLOCK_STEPS, *[1] * len(shape))
-    data = TensorDataset(images, torch.randint(0, 10, (num,)))
-    loader = DataLoader(data, batch_sampler=[list(range(i, i + batch)) for i in range(0, num, batch)])
+    if device == "cuda":  # batches as they are, so that the step is the device's and not the collation's
+        given = (torch.randn(batch, *shape), torch.randint(0, 10, (batch,)))
+        loader = DataLoader([given] * BLOCK_STEPS, batch_size=None)
+    else:
+        num = batch * BLOCK_STEPS
+        data = TensorDataset(torch.randn(batch, *shape).repeat(BLOCK_STEPS, 1), torch.randint(0, 10, (num,)))
+        loader = DataLoader(data, batch_sampler=[list(range(i, i + batch)) for i in range(0, num, batch)])
     lossf = nn.CrossEntropyLoss()
 
     def block(around_step=contextlib.nullcontext):
@@ -100,7 +103,8 @@ class Taps:
         off = self._read()
         self.recorder = self._install()
         self.states = {"off": off, "on": self._read()}
-        self.mark = self.recorder.mark
+        self.is_on = True
+        self.mark = None
 
     def _install(self):
         from topout.record import torch_taps
@@ -117,7 +121,10 @@ class Taps:
 
     def switch(self, state):
         attributes, hooks = self.states[state]
-        self.recorder.mark = self.mark if state == "on" else None
+        if self.is_on:
+            self.mark = self.recorder.mark  # the device clock decides by itself which steps it follows
+        self.is_on = state == "on"
+        self.recorder.mark = self.mark if self.is_on else None
         for place, attribute in zip(self.places, attributes, strict=True):
             setattr(*place, attribute)
         for target, content in zip(self.hooks, hooks, strict=True):

@@ -95,14 +95,14 @@ def main():
         hello = str(folder / "hello.py")
         start = [topout, "run", "-n", "2", "--runs", str(folder / "r")]
         cases = {
-            "python hello.py": ([sys.executable, hello], None),
-            "topout --help": ([topout, "--help"], torchless),
-            "topout run -n 2 hello.py, report included": ([*start, hello], torchless),
-            "topout run -n 2 --no-record --no-report hello.py": (
+            "`python hello.py`": ([sys.executable, hello], None),
+            "`topout --help`": ([topout, "--help"], torchless),
+            "`topout run -n 2 hello.py`, report included": ([*start, hello], torchless),
+            "`topout run -n 2 --no-record --no-report hello.py`": (
                 [*start, "--no-record", "--no-report", hello], torchless,
             ),
-            "torchrun --nproc-per-node 2 hello.py": ([torchrun, "--nproc-per-node", "2", hello], None),
-            f"topout analyze, {RANKS} ranks x {STEPS:,} steps, report included": (
+            "`torchrun --nproc-per-node 2 hello.py`": ([torchrun, "--nproc-per-node", "2", hello], None),
+            f"`topout analyze` of {RANKS} ranks x {STEPS:,} steps, report included": (
                 [topout, "analyze", str(run)], torchless,
             ),
         }  # fmt: skip
@@ -115,7 +115,7 @@ def main():
     lines = ["| command | median s | slowest s | peak MB |", "|---|---|---|---|"]
     for case, values in results.items():
         seconds, megabytes = zip(*values, strict=True)
-        lines.append(f"| `{case}` | {statistics.median(seconds):.2f} | {max(seconds):.2f} | {max(megabytes):.0f} |")
+        lines.append(f"| {case} | {statistics.median(seconds):.2f} | {max(seconds):.2f} | {max(megabytes):.0f} |")
     text = (
         f"# The half without torch\n{date.today()}; {os.cpu_count()} cores, {platform.machine()}, "
         f"Python {platform.python_version()}; {RUNS} interleaved runs; made by `benchmarks/reading.py`.\n\n"

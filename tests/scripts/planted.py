@@ -232,7 +232,7 @@ def between_steps(net, step):
     start = time.perf_counter()
     if FAULT == "serial-evaluation" and step % 5 == 4 and step < STEPS - 1:
         if RANK == 0:
-            evaluate(net, 0.1)
+            evaluate(net, 0.2)
         _between_s = time.perf_counter() - start
     elif FAULT == "checkpoint" and step % 5 == 4 and step < STEPS - 1:
         torch.save(net.state_dict(), SlowFile())

@@ -78,7 +78,7 @@ def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None)
             master_address=local.MASTER_ADDRESS,
             master_port=port_holder.getsockname()[1],
         )
-        record = RunRecord(None, spec, world, sys.argv)
+        record = RunRecord(None, spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]])
         folder = _settle(spec, record, terminal.say)
         for text in binding.notes:
             record.note(text)

@@ -18,7 +18,8 @@ from topout.schema.event import NOT_GIVEN, Kind
 
 _MAX_PENDING = 512
 """A device that lags further behind than this is not followed."""
-_LARGEST_COST_SHARE = 0.003
+_LARGEST_COST_SHARE = 0.001
+"""Of the host's time as far as it is seen here; what events cost later launches comes on top, about thrice that."""
 _NUM_FIRST_STEPS = 10
 """Steps that are all followed, before their cost is known."""
 
@@ -42,30 +43,28 @@ class DeviceClock:
         self._spare: list[Any] = []
         self._last: tuple[Any, int] | None = None
         """The event before the oldest pending one, and its time on the recording's clock."""
-        self._is_followed = True
         self._next_step = 0
         self._cost_ns = 0
         self._last_followed_ns = now_ns()
         self._last_followed = 0
 
     def mark(self, phase: str) -> None:
-        """`phase` ends here."""
-        if self._is_followed:
-            start_ns = now_ns()
-            self._record(phase, start_ns)
-            self._cost_ns += now_ns() - start_ns
+        """`phase` ends here. In place only during steps that are followed."""
+        start_ns = now_ns()
+        self._record(phase, start_ns)
+        self._cost_ns += now_ns() - start_ns
 
     def step_ended(self, step: int) -> None:
         """Reads what is done, and decides whether to follow the next step."""
-        start_ns = now_ns()
-        if self._is_followed:
+        recorder = self._recorder
+        if recorder.mark is not None:
+            start_ns = now_ns()
             self.poll()
-            cost_ns = self._cost_ns + now_ns() - start_ns
+            self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
-            self._plan(step, cost_ns)
-        self._is_followed = step + 1 >= self._next_step
-        if self._is_followed and step + 1 > _NUM_FIRST_STEPS:
-            self._record("", start_ns)  # where the step before ended, in case it was not followed
+        recorder.mark = self.mark if step + 1 >= self._next_step else None
+        if recorder.mark is not None and step + 1 > _NUM_FIRST_STEPS:
+            self._record("", now_ns())  # where the step before ended, in case it was not followed
 
     def poll(self) -> None:
         """Reads events up to the first that is not done."""
@@ -119,14 +118,13 @@ def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:
     def tapped(original: Any) -> Any:
         @functools.wraps(original)
         def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.is_cuda or torch.compiler.is_compiling():
+            if recorder.mark is None or self.is_cuda or torch.compiler.is_compiling():
                 return original(self, *args, **kwargs)
             start_ns = now_ns()
             result = original(self, *args, **kwargs)
-            if result.is_cuda:
+            if result.is_cuda and recorder.has_begun:
                 recorder.span(copied, start_ns, result.nbytes)
-                if recorder.has_begun and recorder.mark is not None:
-                    recorder.mark("copy")
+                recorder.mark("copy")
             return result
 
         return copy

@@ -47,7 +47,10 @@ def _cores(value: float | None) -> str:
 PANELS = {
     "cpu_ns": Panel("CPU, rank", _cores, 1e-9),
     "worker_cpu_ns": Panel("CPU, loader workers", _cores, 1e-9),
+    "system_ns": Panel("CPU in the kernel, rank", _cores, 1e-9),
+    "worker_system_ns": Panel("CPU in the kernel, workers", _cores, 1e-9),
     "gpu_busy_percent": Panel("GPU busy", _unit("%")),
+    "device_allocated_bytes": Panel("GPU memory, torch", figures.size),
     "gpu_memory_bytes": Panel("GPU memory", figures.size),
     "gpu_power_watts": Panel("GPU power", _unit("W")),
     "gpu_clock_mhz": Panel("GPU clock", _unit("MHz")),

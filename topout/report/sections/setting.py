@@ -30,10 +30,15 @@ def not_measured(analysis: Analysis, run: dict[str, Any], *, has_steps: bool) ->
     )
 
 
+_PEAKS = {
+    "table": "The device’s peak comes from a table of data sheets.",
+    "assumed": "The peak of this device is computed from its cores, clock and vector width.",
+    "measured": "Nothing on this page: the peak is that of a matrix product, timed on the same cores after training.",
+}
+
+
 def provenance(analysis: Analysis) -> str:
-    peak = "The device’s peak comes from a table of data sheets."
-    if analysis.measures.compute.peak_origin == "assumed":
-        peak = "The peak of this device is computed from its cores, clock and vector width."
+    peak = _PEAKS.get(analysis.measures.compute.peak_origin or "", "")
     rows = (
         ("measured", "Times, shares, efficiencies, rates and counters: from the clocks and counters of this run."),
         (
