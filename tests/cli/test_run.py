@@ -120,6 +120,13 @@ def test_help_version_and_launch_need_no_torch(run_topout, torchless, tmp_path):
     assert (ended.code, ended.stdout) == (0, "trained\n")
 
 
+def test_the_embedded_default_without_torch_says_what_to_install(run_topout, torchless, tmp_path):
+    ended = run_topout(["run"], env=torchless)
+    assert ended.code == 3
+    assert "pip install 'topout[torch]'" in ended.stderr
+    assert not (tmp_path / "topout-runs").exists()
+
+
 def test_the_launcher_never_imports_torch():
     import subprocess
     import sys

@@ -8,10 +8,11 @@ import sys
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import topout
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
 
 DEFAULT_RANKS = 2
@@ -23,6 +24,7 @@ def with_target(spec: RunSpec) -> RunSpec:
     if spec.script is None:
         if spec.is_module:
             raise TopoutError("-m needs a module's name.", why="nothing follows it", do="topout run -m package.train")
+        _check_torch()
         recipe = Path(topout.__file__).parent / "recipes" / "digits.py"
         if spec.num_ranks is None and spec.per_node is None:
             spec = replace(spec, num_ranks=DEFAULT_RANKS, origins={**spec.origins, "num_ranks": "embedded default"})
@@ -38,6 +40,21 @@ def rank_command(spec: RunSpec) -> list[str]:
     assert spec.script is not None
     target = ["-m", spec.script] if spec.is_module else [spec.script]
     return [sys.executable, "-P", "-m", "topout.record.rank", *target, *spec.args]
+
+
+def _check_torch() -> None:
+    """The embedded default trains; whether torch is there can be told without importing it."""
+    try:
+        is_there = find_spec("torch") is not None
+    except ImportError:
+        is_there = False
+    if not is_there:
+        raise TopoutError(
+            "The embedded default cannot run without torch.",
+            why=f"{sys.executable} has no torch installed",
+            do="pip install 'topout[torch]', or run a script of your own: topout run train.py",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
 
 
 def _check_script(script: Path) -> None:
