@@ -51,7 +51,6 @@ class Flag(IntFlag):
 
     NONE = 0
     OFF_MAIN_THREAD = 1
-    RAISED = 2
 
 
 _FLAG_SHIFT = 8

@@ -5,7 +5,6 @@ each, so it is done once, at the end. On Gloo it knows no completion; the end of
 """
 
 import sys
-from typing import Any
 
 import msgspec
 
@@ -23,13 +22,11 @@ class _Entry(msgspec.Struct):
     input_sizes: list[list[int]] = []
     input_dtypes: list[str] = []
     process_group: list[str] = []
-    time_discovered_started_ns: int | None = 0
     time_discovered_completed_ns: int | None = 0
 
 
 class _Dump(msgspec.Struct):
     entries: list[_Entry] = []
-    pg_config: dict[str, Any] = {}
 
 
 _DTYPE_BYTES = {
@@ -43,11 +40,12 @@ _DTYPE_BYTES = {
     "Byte": 1,
     "Char": 1,
 }
-_last_record: dict[int, int] = {}
+_last_record_id = -1
 
 
 def record_arrivals(recorder: Recorder) -> None:
     """One ARRIVAL row for each collective since the last call."""
+    global _last_record_id
     torch = sys.modules.get("torch")
     if torch is None or not recorder.is_active:
         return
@@ -57,9 +55,8 @@ def record_arrivals(recorder: Recorder) -> None:
         return
     parsed = msgspec.json.decode(dump(includeCollectives=True, onlyActive=False), type=_Dump)
     monotonic, epoch = clock_pair()
-    after = _last_record.get(0, -1)
     for entry in parsed.entries:
-        if entry.record_id <= after or entry.is_p2p:
+        if entry.record_id <= _last_record_id or entry.is_p2p:
             continue
         name = entry.profiling_name.rpartition(":")[2]
         group = entry.process_group[0] if entry.process_group else "0"
@@ -68,7 +65,7 @@ def record_arrivals(recorder: Recorder) -> None:
         duration_ns = completed_ns - entry.time_created_ns if completed_ns else 0
         start_ns = entry.time_created_ns - epoch + monotonic
         recorder.emit((code, start_ns, duration_ns, _num_bytes(entry), entry.collective_seq_id))
-        _last_record[0] = entry.record_id
+        _last_record_id = entry.record_id
     distributed = torch.distributed
     if distributed.is_initialized():
         recorder.fact(backend=distributed.get_backend())
