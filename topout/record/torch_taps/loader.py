@@ -11,11 +11,13 @@ from typing import Any
 
 from topout.record.clock import now_ns
 from topout.record.recorder import OFF_MAIN, Recorder
+from topout.record.worker_cores import keep_cores
 from topout.schema.event import NOT_GIVEN, Kind
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     numbers = _IteratorNumbers()
+    keep_cores(_loader_class(module))
     _tap_iter(_loader_class(module), recorder, numbers)
     _tap_next(module._BaseDataLoaderIter, recorder)
     if recorder.settings.data_share is not None:

@@ -1,0 +1,114 @@
+"""Loader workers keep every core of their rank, under each policy and whatever OpenMP was told."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from topout.host.openmp_traps import traps_set
+
+SCRIPT = """
+import json, os, sys, threading
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Cores(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        at_start = sorted(os.sched_getaffinity(0))
+        torch.ones(300, 300) @ torch.ones(300, 300)
+        return json.dumps([at_start, sorted(os.sched_getaffinity(0))])
+
+
+if __name__ == "__main__":
+    method, is_persistent = sys.argv[1], "persistent" in sys.argv
+    torch.ones(300, 300) @ torch.ones(300, 300)
+    own = os.sched_getaffinity(0)
+    settings = dict(os.environ)
+    loader = DataLoader(
+        Cores(), batch_size=1, num_workers=2, multiprocessing_context=method, persistent_workers=is_persistent
+    )
+    seen = [json.loads(text) for _ in range(2) for (text,) in loader]
+    assert os.sched_getaffinity(0) == own, "the main thread has its own cores back"
+    assert dict(os.environ) == settings
+    print("CORES", json.dumps({"own": sorted(own), "workers": seen}), flush=True)
+"""
+CLOSE = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
+
+pytestmark = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="with one core there is nothing that could be taken away"
+)
+
+
+def seen(stdout: str) -> dict[str, list]:
+    (line,) = [line for line in stdout.splitlines() if line.startswith("CORES ")]
+    return json.loads(line.removeprefix("CORES "))
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def cores_of_workers(run_topout, script, *options, method="fork", env=None, more=()):
+    """What workers saw when they started and after their first product, and what their rank was given."""
+    done = run_topout(["run", "--no-report", "-n", 1, *options, script, method, *more], env=env)
+    assert done.code == 0, done.stderr
+    (run,) = (script.parent / "topout-runs").iterdir()
+    granted = json.loads((run / "run.json").read_text())["ranks"][0]["cores"]
+    return seen(done.stdout), granted or sorted(os.sched_getaffinity(0))
+
+
+def test_without_topout_workers_of_every_kind_are_left_with_one_core(script):
+    """Shows the trap that the tests below step over."""
+    for method in ("fork", "spawn"):
+        command = [sys.executable, script, method]
+        environment = {**os.environ, **CLOSE}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        assert all(len(after) == 1 for _, after in seen(done.stdout)["workers"]), method
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_keep_their_cores_when_openmp_binds_threads(method, run_topout, script):
+    found, granted = cores_of_workers(run_topout, script, method=method, env=CLOSE)
+    assert len(granted) > 1
+    assert found["workers"] == [[granted, granted]] * 8
+    assert len(found["own"]) == 1, "what the user asked of OpenMP stands in the rank itself"
+
+
+@pytest.mark.parametrize("policy", ["auto", "socket", "numa", "core", "node", "none"])
+def test_workers_have_the_cores_of_their_rank_under_every_policy(policy, run_topout, script):
+    found, granted = cores_of_workers(run_topout, script, "--bind", policy, env=CLOSE)
+    assert found["workers"] == [[granted, granted]] * 8
+    assert (len(granted) > 1) is (policy != "core")
+
+
+def test_persistent_workers_keep_their_cores(run_topout, script):
+    found, granted = cores_of_workers(run_topout, script, env=CLOSE, more=["persistent"])
+    assert found["workers"] == [[granted, granted]] * 8
+
+
+def test_workers_keep_their_cores_without_recording(run_topout, script):
+    found, granted = cores_of_workers(run_topout, script, "--no-record", env=CLOSE)
+    assert found["workers"] == [[granted, granted]] * 8
+
+
+def test_a_script_that_narrows_itself_without_openmp_means_it(run_topout, script):
+    first = min(os.sched_getaffinity(0))
+    script.write_text(SCRIPT.replace("own = os", f"os.sched_setaffinity(0, [{first}])\n    own = os"))
+    found, _ = cores_of_workers(run_topout, script)
+    assert found["workers"] == [[[first], [first]]] * 8
+
+
+def test_only_what_narrows_counts_as_a_trap():
+    assert traps_set({"OMP_PROC_BIND": "close", "KMP_AFFINITY": "none", "OMP_NUM_THREADS": "4"}) == {
+        "OMP_PROC_BIND": "close"
+    }
+    assert traps_set({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": ""}) == {}

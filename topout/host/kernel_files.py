@@ -1,0 +1,27 @@
+"""Small files that the kernel shows under /sys and /proc: read whole, and empty where they are absent or refused.
+
+Not for files that a user wrote: there, what cannot be read is an error that the user should hear of.
+"""
+
+from os import PathLike
+
+
+def read_text(path: str | PathLike[str]) -> str:
+    # open() on a plain string: a large host has hundreds of these files, and pathlib takes longer than reading them
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def read_int(path: str | PathLike[str]) -> int | None:
+    try:
+        return int(read_text(path))
+    except ValueError:
+        return None
+
+
+def field_of(text: str, name: str) -> str:
+    """The value in a line `name: value`; empty when there is none."""
+    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(f"{name}:")), "")

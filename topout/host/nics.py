@@ -1,0 +1,315 @@
+"""The network interfaces of this host, which of them leads to the other hosts, and which is nearest to a rank.
+
+Interfaces are asked of the kernel, not listed from /sys: in a network namespace whose /sys was mounted outside, those
+would be another host's. Not a measurement: `topout doctor` measures what a link carries.
+"""
+
+import fcntl
+import re
+import socket
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from topout.host.kernel_files import read_int, read_text
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.world import Host, Nic
+
+_SYS = Path("/sys")
+_IS_UP, _IS_LOOPBACK = 0x1, 0x8
+_SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFHWADDR = 0x8912, 0x8913, 0x8927
+_IFREQ_BYTES = 40
+"""struct ifreq on 64-bit Linux: sixteen bytes of name, then an address."""
+_MOST_ADDRESSES = 512
+_COMPARABLE_SHARE = 0.5
+"""A port slower than this share of the fastest is there for management, not for training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Interface:
+    """What the kernel says of one interface in this process's network namespace."""
+
+    flags: int
+    addresses: tuple[str, ...] = ()
+    is_in_sys: bool = True
+    """/sys tells of this interface, not of one with the same name in another namespace."""
+
+
+def read_nics(sys_root: Path = _SYS) -> tuple[Nic, ...]:
+    """Those that are up, the fastest first; without the loopback and without bridges to virtual machines alone."""
+    is_here = sys_root == _SYS
+    interfaces = _ask_kernel() if is_here else _recorded(sys_root)
+    found: dict[str, Nic] = {}
+    for name, interface in interfaces.items():
+        net = sys_root / "class/net" / name
+        if not interface.flags & _IS_UP or interface.flags & _IS_LOOPBACK:
+            continue
+        if not interface.is_in_sys:
+            found[name] = Nic(name=name, addresses=interface.addresses)
+        elif read_text(net / "carrier").strip() != "0" and not _is_inner_bridge(net):
+            found[name] = Nic(
+                name=name,
+                speed_bits_per_s=_speed_bits_per_s(net),
+                numa=_numa(net),
+                addresses=interface.addresses,
+            )
+    if not is_here or Path("/dev/infiniband").is_dir():
+        for nic in _infiniband_ports(sys_root, found, needs_address=is_here):
+            found[nic.name] = nic
+    # without an address an interface is the far end of something, such as a port of a bridge
+    usable = [nic for nic in found.values() if nic.addresses or nic.hca or not is_here]
+    return tuple(sorted(usable, key=lambda nic: (-(nic.speed_bits_per_s or 0.0), _by_number(nic.name))))
+
+
+def _recorded(sys_root: Path) -> dict[str, _Interface]:
+    names = sorted(path.name for path in (sys_root / "class/net").glob("*"))
+    flags = {name: read_text(f"{sys_root}/class/net/{name}/flags").strip() for name in names}
+    return {name: _Interface(flags=int(text, 16)) for name, text in flags.items() if text}
+
+
+def _ask_kernel() -> dict[str, _Interface]:
+    found = {}
+    addresses = own_addresses()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("16s24x", name.encode())
+            try:
+                flags = struct.unpack_from("H", fcntl.ioctl(asking, _SIOCGIFFLAGS, request), 16)[0]
+                hardware = fcntl.ioctl(asking, _SIOCGIFHWADDR, request)[18:24]
+            except OSError:
+                continue  # gone in the meantime
+            said = read_text(f"{_SYS}/class/net/{name}/address").strip()[:17]
+            found[name] = _Interface(
+                flags=flags, addresses=addresses.get(name, ()), is_in_sys=said == hardware.hex(":")
+            )
+    return found
+
+
+def own_addresses() -> dict[str, tuple[str, ...]]:
+    """Interface -> its addresses, IPv4 first; those that only a neighbour on the same wire could use are left out."""
+    found: dict[str, tuple[str, ...]] = {}
+    room = array("B", bytes(_MOST_ADDRESSES * _IFREQ_BYTES))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            answer = fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", len(room), room.buffer_info()[0]))
+        except OSError:
+            answer = struct.pack("iP", 0, 0)
+    requests = room.tobytes()[: struct.unpack("iP", answer)[0]]
+    for start in range(0, len(requests), _IFREQ_BYTES):
+        name = requests[start : start + 16].partition(b"\0")[0].decode().partition(":")[0]
+        found[name] = (*found.get(name, ()), socket.inet_ntoa(requests[start + 20 : start + 24]))
+    for line in read_text("/proc/net/if_inet6").splitlines():
+        digits, _, _, scope, _, name = line.split()
+        if scope != "20":
+            found[name] = (*found.get(name, ()), socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def _is_inner_bridge(net: Path) -> bool:
+    """docker0, virbr0: the same address on every host, and no way out."""
+    return (net / "bridge").is_dir() and _device(net) is None
+
+
+def _device(net: Path, depth: int = 3) -> Path | None:
+    """The folder of the hardware behind an interface; that of a bond, a VLAN or a bridge is one it stands on."""
+    if (net / "device").is_dir():
+        return (net / "device").resolve()
+    lower = sorted(net.glob("lower_*")) if depth else []
+    folders = (_device(net.parent / path.name.removeprefix("lower_"), depth - 1) for path in lower)
+    return next((folder for folder in folders if folder is not None), None)
+
+
+def _speed_bits_per_s(net: Path) -> float | None:
+    megabits = read_int(net / "speed")
+    # what has no hardware behind it makes its speed up: a veth says 10 Gbit/s whatever carries it
+    return megabits * 1e6 if megabits is not None and megabits > 0 and _device(net) is not None else None
+
+
+def _numa(net: Path) -> int | None:
+    device = _device(net)
+    if device is None:
+        return None
+    # a virtio interface hangs below its PCI device
+    domains = (read_int(folder / "numa_node") for folder in (device, device.parent))
+    return next((domain for domain in domains if domain is not None and domain >= 0), None)
+
+
+def _infiniband_ports(sys_root: Path, interfaces: Mapping[str, Nic], *, needs_address: bool) -> Iterator[Nic]:
+    """Active ports, each as the interface it carries, or under its own name where nobody set up IP over it."""
+    for port in sorted((sys_root / "class/infiniband").glob("*/ports/[0-9]*")):
+        if not read_text(port / "state").startswith("4"):
+            continue
+        device = port.parent.parent
+        hca = f"{device.name}:{port.name}"
+        rate = re.match(r"[\d.]+", read_text(port / "rate"))
+        speed = float(rate[0]) * 1e9 if rate else None
+        carried = _carried(sys_root, device, int(port.name))
+        nic = next((interfaces[name] for name in carried if name in interfaces), None)
+        if nic is not None and (nic.addresses or not needs_address):
+            yield replace(nic, hca=hca, speed_bits_per_s=speed or nic.speed_bits_per_s)
+        elif read_text(port / "link_layer").strip() != "Ethernet":
+            # over Ethernet a port without an address reaches nobody
+            domain = read_int(device / "device/numa_node")
+            yield Nic(
+                name=hca,
+                speed_bits_per_s=speed,
+                numa=domain if domain is not None and domain >= 0 else None,
+                hca=hca,
+            )
+
+
+def _carried(sys_root: Path, device: Path, port: int) -> list[str]:
+    """Interfaces of that port, and the bonds that they belong to."""
+    names = [
+        path.name
+        for path in sorted((device / "device/net").glob("*"))
+        if (read_int(sys_root / "class/net" / path.name / "dev_port") or 0) == port - 1
+    ]
+    masters = [sys_root / "class/net" / name / "master" for name in names]
+    return [*names, *(master.resolve().name for master in masters if master.is_symlink())]
+
+
+def _by_number(name: str) -> tuple[tuple[str, int], ...]:
+    """mlx5_2 before mlx5_10."""
+    return tuple((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name))
+
+
+# towards others
+
+
+def choose_interface(nics: Sequence[Nic], peers: Sequence[str], wanted: str | None = None) -> tuple[str, str]:
+    """(address, interface) at which the peers reach this host: the one asked for, else that of the route to them.
+
+    Where several interfaces lie on the peers' network, the fastest. Never the loopback, which another host has as well.
+    """
+    own = {name: found for name, found in own_addresses().items() if not found[0].startswith("127.")}
+    own.update({nic.name: nic.addresses for nic in nics if nic.addresses})
+    if wanted is not None:
+        return _wanted(own, nics, wanted)
+    for target in (address for peer in peers for address in _resolve(peer)):
+        source = _source_address(target)
+        name = next((name for name, addresses in own.items() if source in addresses), None)
+        if source is not None and name is not None:
+            return faster_neighbour(nics, read_text("/proc/net/route"), target, source, name)
+    for name in [*(nic.name for nic in nics), *own]:
+        if own.get(name):
+            return own[name][0], name
+    raise TopoutError(
+        f"{socket.gethostname()} has no network address at which other hosts could reach it.",
+        why="no interface but the loopback is up and has an address",
+        do="bring one up, or run on one host",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
+def _wanted(own: Mapping[str, tuple[str, ...]], nics: Sequence[Nic], wanted: str) -> tuple[str, str]:
+    if wanted in own:
+        return own[wanted][0], wanted
+    without = [nic.name for nic in nics if nic.name == wanted]
+    usable = ", ".join(f"{name} ({addresses[0]})" for name, addresses in own.items())
+    raise TopoutError(
+        f"{socket.gethostname()} cannot use --interface {wanted}.",
+        why=f"{wanted} has no address" if without else f"{socket.gethostname()} has no such interface that is up",
+        do=f"try one of {usable}" if usable else "leave it out",
+    )
+
+
+def _resolve(peer: str) -> list[str]:
+    try:
+        found = {str(answer[4][0]): answer[0] for answer in socket.getaddrinfo(peer, None, type=socket.SOCK_DGRAM)}
+    except OSError:
+        return []
+    return sorted(found, key=lambda address: found[address] != socket.AF_INET)
+
+
+def _source_address(target: str) -> str | None:
+    """The address this host would send from; connecting a datagram socket sends nothing."""
+    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as trying:
+            trying.connect((target, 9))
+            source = str(trying.getsockname()[0])
+    except OSError:
+        return None
+    return None if source.startswith("127.") or source == "::1" else source
+
+
+def faster_neighbour(nics: Sequence[Nic], routes: str, target: str, source: str, name: str) -> tuple[str, str]:
+    """What the kernel's route chose, unless a faster interface lies on the very same network as the target.
+
+    `routes` is the text of /proc/net/route: addresses in hex, in the byte order of this machine.
+    """
+    if ":" in target:
+        return source, name
+    wanted = _as_number(target)
+    networks: dict[str, tuple[int, int]] = {}
+    for line in routes.splitlines()[1:]:
+        words = line.split()
+        network, gateway, flags, mask = (int(words[column], 16) for column in (1, 2, 3, 7))
+        if flags & 1 and gateway == 0 and wanted & mask == network:
+            networks[words[0]] = (network, mask)
+    if name not in networks:
+        return source, name
+    network, mask = networks[name]
+    best, best_speed = (source, name), next((nic.speed_bits_per_s or 0.0 for nic in nics if nic.name == name), 0.0)
+    for nic in nics:
+        on_network = [own for own in nic.addresses if ":" not in own and _as_number(own) & mask == network]
+        speed = nic.speed_bits_per_s or 0.0
+        if networks.get(nic.name) == (network, mask) and on_network and speed > best_speed:
+            best, best_speed = (on_network[0], nic.name), speed
+    return best
+
+
+def _as_number(address: str) -> int:
+    return int.from_bytes(socket.inet_aton(address), sys.byteorder)
+
+
+# nearest
+
+
+def comparable_nics(nics: Sequence[Nic]) -> tuple[Nic, ...]:
+    """Those that training may use alike: InfiniBand where there is any, and none much slower than the fastest."""
+    candidates = [nic for nic in nics if nic.hca] or [nic for nic in nics if nic.speed_bits_per_s] or list(nics)
+    fastest = max((nic.speed_bits_per_s or 0.0 for nic in candidates), default=0.0)
+    return tuple(nic for nic in candidates if (nic.speed_bits_per_s or 0.0) >= _COMPARABLE_SHARE * fastest)
+
+
+def nearest_nic(host: Host, numa: Sequence[int], turn: int = 0) -> Nic | None:
+    """In one of these domains, else on their socket, else any; neighbours take turns where several are equally near.
+
+    None where the host has a single one, or where a rank is spread so wide that no one is nearest.
+    """
+    nics = comparable_nics(host.nics)
+    sockets = {core.socket for core in host.cores if core.numa in numa}
+    if len(nics) < 2 or len(sockets) != 1:
+        return None
+    on_socket = {core.numa for core in host.cores if core.socket in sockets}
+    for domains in (set(numa), on_socket, {nic.numa for nic in nics}):
+        near = [nic for nic in nics if nic.numa in domains]
+        if near:
+            return near[turn % len(near)]
+    return None
+
+
+# variables
+
+
+def nic_variables(nic: Nic | None, interface: str | None, nics: Sequence[Nic] = ()) -> dict[str, str]:
+    """What Gloo, NCCL, TensorPipe and UCX read; `nic` is the rank's nearest, `nics` are all of its host.
+
+    Sockets go over the interface of the job's addresses. NCCL gets all comparable ports, equal in every rank of a host:
+    it finds the nearest itself, and ranks that see different ones build rings that do not fit (NVIDIA/nccl#1478).
+    """
+    variables: dict[str, str] = {}
+    if interface is not None:
+        # NCCL takes names as beginnings of names unless told so
+        variables.update(GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=f"={interface}")
+    ports = [other.hca for other in comparable_nics(nics) if other.hca] or ([nic.hca] if nic and nic.hca else [])
+    if ports:
+        variables["NCCL_IB_HCA"] = "=" + ",".join(sorted(ports, key=_by_number))
+    if nic is not None and nic.hca:
+        variables["UCX_NET_DEVICES"] = nic.hca
+    return variables

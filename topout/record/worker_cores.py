@@ -1,0 +1,73 @@
+"""Gives loader workers the cores that their rank was started with, whatever an OpenMP library has made of them.
+
+With OMP_PROC_BIND and its like, importing torch narrows the main thread to one core, forked workers inherit that, and
+spawned ones do it to themselves (pytorch#91989, #99625, #101850). So the cores are noted when this module is imported,
+which must be before torch is, and are back in force while a loader starts its workers. Only where such a variable is
+set: a script that narrows itself without one means it.
+"""
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from topout.host.openmp_traps import traps_set
+
+LOADER_MODULES = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
+GRANTED: frozenset[int] = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+
+
+def install() -> None:
+    """For a rank without a recorder; with one, the loader's tap calls `keep_cores`."""
+    from topout.record.imports import call_after_import
+
+    def keep(module: ModuleType) -> None:
+        keep_cores(getattr(module, "DataLoader", None) or getattr(module, "StatefulDataLoader", None))
+
+    call_after_import({name: [keep] for name in LOADER_MODULES})
+
+
+def keep_cores(loader_class: Any) -> None:
+    if loader_class is None or not GRANTED:
+        return
+    original = loader_class.__iter__
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        if not self.num_workers or not traps_set(os.environ):
+            return original(self)
+        with _as_granted(self):
+            return original(self)
+
+    loader_class.__iter__ = iterate
+
+
+@contextlib.contextmanager
+def _as_granted(loader: Any) -> Iterator[None]:
+    """Workers are children of the calling thread, so its cores are what they inherit; it gets its own back."""
+    narrowed: set[int] | None = None
+    hidden: dict[str, str] = {}
+    # whatever goes wrong here, the loader starts as it would have
+    with contextlib.suppress(Exception):
+        if not _forks(loader):
+            # a fresh process reads them again, and narrows itself
+            hidden = {name: os.environ.pop(name) for name in traps_set(os.environ)}
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, GRANTED)
+        narrowed = before
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+        if narrowed is not None:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, narrowed)
+
+
+def _forks(loader: Any) -> bool:
+    import multiprocessing
+
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    return bool(context.get_start_method() == "fork")
