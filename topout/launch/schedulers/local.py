@@ -5,12 +5,33 @@ Not inside an allocation of several hosts: their scheduler knows which, this fil
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from topout.launch.topology import read_host
-from topout.schema.world import Host
+from topout.host.topology import read_host
+from topout.launch.allocation import Allocation
+from topout.schema.world import Host, Rank, World
 
+TITLE = "this machine"
 MASTER_ADDRESS = "127.0.0.1"
+
+
+def detect(environ: Mapping[str, str]) -> Allocation | None:
+    """Nobody granted anything."""
+    return None
+
+
+def start_commands(
+    allocation: Allocation, command: Sequence[str], *, num_hosts: int, variables: Mapping[str, str] | None = None
+) -> list[list[str]]:
+    return [list(command)]
+
+
+def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return dict(environ)
+
+
+def rank_variables(rank: Rank, world: World) -> dict[str, str]:
+    return {}
 
 
 def is_here(environ: Mapping[str, str] = os.environ) -> bool:
