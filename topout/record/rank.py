@@ -8,16 +8,14 @@ running.
 """
 
 import os
-import runpy
 import sys
 import threading
 import time
-import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from topout.record import torch_taps
+from topout.record import preemption, torch_taps, worker_cores
 from topout.record.outofmemory import record_out_of_memory
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
@@ -30,6 +28,7 @@ _BUSY_SHARE = 0.1
 
 
 def main(arguments: list[str]) -> int:
+    preemption.adopt_page()
     status = StatusLine.from_environment()
     recorder = _start_recorder(status)
     code = _run(arguments, status, recorder)
@@ -51,6 +50,7 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     try:
         settings = Settings.from_environment()
         if not settings.record and settings.steps is None and settings.data_share is None:
+            worker_cores.install()
             return None
         recorder = Recorder(settings, status)
         recorder.files.install()
@@ -73,6 +73,9 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
+        # here, since a script that does not fail need not wait for it
+        import traceback
+
         trace = _below_us(error.__traceback__)
         error.__traceback__ = trace
         if recorder is not None:
@@ -101,6 +104,8 @@ def _run_script(arguments: list[str]) -> None:
 def _run_module(arguments: list[str]) -> None:
     sys.argv[:] = arguments
     sys.path.insert(0, str(Path.cwd()))
+    import runpy
+
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
@@ -116,7 +121,9 @@ def _exit_code(exit_: SystemExit) -> int:
 def _below_us(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the script's first frame on; the frames that started it say nothing to its author."""
     below = trace
-    while below is not None and below.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    runpy = sys.modules.get("runpy")
+    ours = (__file__, getattr(runpy, "__file__", None), "<frozen runpy>")
+    while below is not None and below.tb_frame.f_code.co_filename in ours:
         below = below.tb_next
     return below or trace
 

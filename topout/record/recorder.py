@@ -12,8 +12,10 @@ from typing import Any
 
 from topout.record.clock import clock_pair, now_ns
 from topout.record.files import FileCounts
+from topout.record.lookout import GroupProgress, Lookout
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
+from topout.record.status_page import StatusPage
 from topout.record.writer import EventWriter
 from topout.schema.event import NOT_GIVEN, Flag, Kind, pack_code
 from topout.schema.run_folder import RunFolder
@@ -49,6 +51,10 @@ class Recorder:
         """The loader's iterator that handed out the last batch."""
         self.has_begun = False
         """Training has begun: a batch was fetched, or something ran backward."""
+        self.is_evaluating = False
+        """The model was last put into evaluation mode; set by the mode tap."""
+        self.groups: GroupProgress | None = None
+        """How far this rank is in its process groups; set by the tap of collectives."""
         self.main_thread = threading.get_ident()
         self._status = status
         self._facts: dict[str, Any] = {}
@@ -64,7 +70,13 @@ class Recorder:
                 self._writer = writer
                 self.emit = writer.emit
                 self.fact(rank=settings.rank, host=socket.gethostname(), pid=os.getpid())
+        given_page = StatusPage.from_environment()
+        self.page = given_page or StatusPage.private()
         os.register_at_fork(after_in_child=self._leave_child)
+        self._lookout: Lookout | None = None
+        if given_page is not None and settings.record:
+            self._lookout = Lookout(self, given_page)
+            self._lookout.start()
 
     # rows
 
@@ -77,6 +89,11 @@ class Recorder:
         if threading.get_ident() != self.main_thread:
             code += OFF_MAIN
         self.emit((code, start_ns, now_ns() - start_ns, value, ref))
+
+    @property
+    def num_rows_waiting(self) -> int:
+        """Changes whenever a row is taken or leaves for the file."""
+        return self._writer.num_waiting if self._writer is not None else 0
 
     def counter(self, name: str, value: int) -> None:
         self.emit((self.code(Kind.COUNTER, name), now_ns(), 0, value, NOT_GIVEN))
@@ -99,6 +116,7 @@ class Recorder:
         self.emit((_STEP, self._step_start_ns, end_ns - self._step_start_ns, NOT_GIVEN, number))
         self._step_start_ns = end_ns
         self.num_steps = number + 1
+        self.page.step(number + 1, end_ns)
         if self.at_step_end:
             for callback in self.at_step_end:
                 self.guard(callback, number)
@@ -137,6 +155,8 @@ class Recorder:
 
     def finish(self) -> None:
         """The script is over: the last rows, facts and counts leave for the file."""
+        if self._lookout is not None:
+            self._lookout.stop()
         for callback in self.at_finish:
             self.guard(callback)
         self._count_files()
@@ -180,6 +200,7 @@ class Recorder:
         self.is_active = False
         self.emit = _drop
         self._status = StatusLine(None)
+        self.page.detach()
         if self._writer is not None:
             self._writer.forget()
             self._writer = None

@@ -45,6 +45,10 @@ class EventWriter:
         return self._fd >= 0
 
     @property
+    def num_waiting(self) -> int:
+        return len(self._rows)
+
+    @property
     def is_full(self) -> bool:
         """Enough rows wait to be worth a write."""
         return len(self._rows) >= _ROWS_WAITING * _WIDTH

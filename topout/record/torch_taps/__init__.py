@@ -40,7 +40,11 @@ def install(recorder: Recorder) -> None:
 
 def _installer(tap_name: str, recorder: Recorder) -> Callable[[ModuleType], None]:
     def install_tap(module: ModuleType) -> None:
-        tap: Any = import_module(f"{__name__}.{tap_name}")
-        recorder.guard(tap.install, module, recorder)
+        def tap() -> None:
+            """Its import is guarded, too: what it needs may be missing where the script's torch is not."""
+            found: Any = import_module(f"{__name__}.{tap_name}")
+            found.install(module, recorder)
+
+        recorder.guard(tap)
 
     return install_tap

@@ -29,12 +29,14 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
         if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(getattr(module, name), name, sequences, recorder))
+    recorder.groups = flight.GroupWatch(module)
     _tap_end(module, recorder)
     recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
 
 
 def _tapped(original: Any, name: str, sequences: dict[str, int], recorder: Recorder) -> Any:
     is_matched = name in _OPERATIONS
+    operation, page = name.encode(), recorder.page
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
@@ -45,13 +47,16 @@ def _tapped(original: Any, name: str, sequences: dict[str, int], recorder: Recor
         sequence = NOT_GIVEN
         if is_matched:
             sequence = sequences[group] = sequences.get(group, -1) + 1
+        num_bytes = _num_bytes(args, kwargs)
         start_ns = now_ns()
+        page.enter(operation, group.encode(), sequence, num_bytes, start_ns)
         _depth += 1
         try:
             return original(*args, **kwargs)
         finally:
             _depth -= 1
-            recorder.span(recorder.code(Kind.COLLECTIVE, name + group), start_ns, _num_bytes(args, kwargs), sequence)
+            page.leave(now_ns())
+            recorder.span(recorder.code(Kind.COLLECTIVE, name + group), start_ns, num_bytes, sequence)
 
     return collective
 

@@ -25,6 +25,7 @@ def install(module: ModuleType, recorder: Recorder) -> None:
         finally:
             is_inside = False
         recorder.emit((changed, now_ns(), 0, int(bool(mode)), NOT_GIVEN))
+        recorder.is_evaluating = not mode
         return result
 
     module.Module.train = train

@@ -1,0 +1,169 @@
+"""A rank looks at itself: its page tells where the script is, stacks are written on request, its end is not late."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import topout
+from tests.launch.jobs import wait_for
+from topout.record import torch_taps
+from topout.record.lookout import stacks_path
+from topout.record.status_page import _LOOK, PAGE_FD, StatusPage
+from topout.record.whereabouts import _PHASES, is_script, place_of, shown
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Runs a script as rank 3 under the recorder, with a page; the script's folder is the run folder."""
+    started = []
+
+    def start(script: str) -> tuple["subprocess.Popen[bytes]", StatusPage]:
+        (tmp_path / "train.py").write_text(script)
+        page, fd = StatusPage.create()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "topout.record.rank", "train.py"],
+            cwd=tmp_path,
+            env={**os.environ, "RANK": "3", "WORLD_SIZE": "1", "TOPOUT_RUN": str(tmp_path), PAGE_FD: str(fd)},
+            pass_fds=(fd,),
+        )
+        os.close(fd)
+        started.append(process)
+        return process, page
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def line(page: StatusPage) -> str:
+    seen = page.read()
+    return seen.line if seen is not None else ""
+
+
+SLEEPS = """
+import threading, time
+
+def load_shard():
+    time.sleep(1000)
+
+threading.Thread(target=time.sleep, args=(1000,), name="prefetcher", daemon=True).start()
+load_shard()
+"""
+
+
+def test_the_line_of_the_script_is_told_without_torch(rank):
+    _, page = rank(SLEEPS)
+    assert wait_for(lambda: line(page) == "train.py:5 in load_shard")
+    seen = page.read()
+    assert (seen.phase, seen.inner, seen.num_steps, seen.positions) == ("", "", 0, ())
+
+
+def test_the_line_inside_a_library_is_told_beside_the_scripts(rank):
+    _, page = rank("import subprocess\nsubprocess.run(['sleep', '1000'])")
+    assert wait_for(lambda: line(page) == "train.py:2 in <module>")
+    assert page.read().inner.startswith("subprocess.py:")
+
+
+def test_an_import_is_told(rank, tmp_path):
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1000)")
+    _, page = rank("import slow")
+    assert wait_for(lambda: line(page) == "slow.py:2 in <module>")
+    assert page.read().phase == "import"
+
+
+def test_stacks_of_all_threads_are_written_when_asked_for(rank, tmp_path):
+    _, page = rank(SLEEPS)
+    assert wait_for(lambda: line(page) == "train.py:5 in load_shard")
+    number = page.ask()
+    assert wait_for(lambda: page.read().num_answered == number)
+    text = stacks_path(tmp_path, 3).read_text()
+    assert "thread MainThread, outermost call first\n  train.py:8 in <module>\n  train.py:5 in load_shard\n" in text
+    assert "thread prefetcher" in text
+    assert "topout" not in text
+
+
+def test_asked_again_it_adds_to_what_it_wrote(rank, tmp_path):
+    _, page = rank(SLEEPS)
+    for number in (1, 2):
+        assert wait_for(lambda: page.read() is not None)
+        assert page.ask() == number
+        assert wait_for(lambda number=number: page.read().num_answered == number)
+    text = stacks_path(tmp_path, 3).read_text()
+    assert ("look 1\n" in text, "look 2\n" in text) == (True, True)
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_the_looking(rank, tmp_path):
+    (tmp_path / "hang").write_text("in the way")
+    _, page = rank(SLEEPS)
+    assert wait_for(lambda: line(page) == "train.py:5 in load_shard")
+    page.ask()
+    beaten: set[int] = set()
+    assert wait_for(lambda: beaten.add(page._words[_LOOK]) or len(beaten) >= 4)
+    assert page.read().num_answered == 0
+
+
+def test_a_page_tells_that_the_script_is_over_and_its_end_is_not_held_up(rank):
+    process, page = rank("x = 1")
+    assert process.wait(30) == 0
+    assert page.read().phase == "ended"
+
+
+def test_signals_are_left_to_the_script(rank):
+    process, page = rank(SLEEPS.replace("threading.Thread", "# "))
+    assert wait_for(lambda: line(page) == "train.py:5 in load_shard")
+    blocks = {}
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        words = dict(row.split(":", 1) for row in (task / "status").read_text().splitlines())
+        blocks[int(task.name)] = bool(int(words["SigBlk"], 16) >> (signal.SIGTERM - 1) & 1)
+    assert blocks.pop(process.pid) is False
+    assert list(blocks.values()) == [True]
+
+
+def test_a_thread_that_is_gone_is_nowhere():
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+    assert place_of(thread.ident) == ("", "", "")
+
+
+def test_the_scripts_code_is_told_from_libraries(tmp_path):
+    package = Path(topout.__file__).parent
+    assert is_script(str(tmp_path / "train.py"))
+    assert is_script("train.py")
+    assert is_script(str(package / "recipes" / "digits.py"))
+    assert not is_script(str(package / "record" / "rank.py"))
+    assert not is_script("/venv/lib/python3.12/site-packages/torch/_tensor.py")
+    assert not is_script(os.__file__)
+    assert not is_script("<frozen importlib._bootstrap>")
+
+
+def test_paths_are_shown_as_people_know_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shown(str(tmp_path / "sub" / "data.py")) == "sub/data.py"
+    assert shown("/venv/lib/python3.12/site-packages/torch/_tensor.py") == "torch/_tensor.py"
+    assert shown(threading.__file__) == "threading.py"
+    assert shown("/elsewhere/train.py") == "train.py"
+
+
+def test_a_compile_is_told(rank):
+    _, page = rank(
+        "import time, torch\n"
+        "def slow(graph, inputs):\n"
+        "    time.sleep(1000)\n"
+        "torch.compile(lambda x: x + 1, backend=slow)(torch.ones(1))\n"
+    )
+    assert wait_for(lambda: line(page) == "train.py:3 in slow")
+    assert page.read().phase == "compile"
+
+
+def test_phases_are_told_by_functions_that_exist():
+    taps = Path(torch_taps.__file__).parent.parent
+    for path, function in _PHASES:
+        if path.startswith("torch_taps/"):
+            assert f"def {function}(" in (taps / path).read_text()

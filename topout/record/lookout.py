@@ -1,0 +1,191 @@
+"""A thread in the rank that looks once a second at what the rank is doing, and writes it on the status page.
+
+It answers when the launcher asks for stacks, since a debugger is rarely there when a job hangs. Not a profiler: one
+look a second tells where a rank stands still, not where its time goes. When some C code keeps Python's lock it cannot
+look; the page then grows old, which says just that.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from topout.record.clock import now_ns
+from topout.record.page_snapshot import Call
+from topout.record.status_page import StatusPage
+from topout.record.whereabouts import Place, place_of, stacks, thread_names
+
+if TYPE_CHECKING:
+    from topout.record.recorder import Recorder
+
+INTERVAL_S = 1.0
+_DESCRIBED_AFTER_NS = 3_000_000_000
+"""A collective that lasts so long is looked up in the flight recorder, which takes up to half a second."""
+_USUAL_STEPS = 3.0
+"""And so many usual steps: where steps are long, collectives may be."""
+_MOST_DUMPS = 16
+_JOIN_S = 0.5
+
+
+class GroupProgress(Protocol):
+    """What a rank's communication library tells of its process groups."""
+
+    def is_initialized(self) -> bool: ...
+
+    def positions(self) -> list[tuple[str, int, int]]: ...
+
+    def pending(self) -> list[Call]: ...
+
+
+def stacks_path(run: Path, rank: int) -> Path:
+    return run / "hang" / f"rank-{rank:05d}.txt"
+
+
+class Lookout:
+    """Looks until stopped; whatever fails is noted once by the recorder and left out."""
+
+    def __init__(self, recorder: "Recorder", page: StatusPage) -> None:
+        self._recorder = recorder
+        self._page = page
+        self._stop = threading.Event()
+        self._looking = threading.Lock()
+        self._groups: dict[str, tuple[int, int, int]] = {}
+        """By name: reached, completed, changed ns."""
+        self._num_rows = -1
+        self._described: tuple[str, int] | None = None
+        self._place = Place()
+        self._place_since_ns = now_ns()
+        self._fork = threading.local()
+        self._thread = threading.Thread(target=self._run, name="topout-lookout", daemon=True)
+
+    def start(self) -> None:
+        # a fork happens between two looks, so that a child never inherits a lock that this thread held
+        os.register_at_fork(
+            before=self._looking_ends, after_in_parent=self._looking_goes_on, after_in_child=self._looking_goes_on
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The script is over. Joined, because a thread that still runs torch's code at Python's end may abort it."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+        self._page.put_place("ended", self._place.line, "", now_ns())
+
+    def _looking_ends(self) -> None:
+        self._fork.holds_lock = self._looking.acquire(timeout=1.0)
+
+    def _looking_goes_on(self) -> None:
+        if self._fork.holds_lock:
+            self._looking.release()
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the script's
+        while not self._stop.is_set():
+            with self._looking:
+                for look in (self._look_at_place, self._look_at_groups, self._look_at_rows, self._answer):
+                    self._recorder.guard(look)
+                self._page.beat(now_ns())
+            self._stop.wait(INTERVAL_S)
+
+    def _look_at_place(self) -> None:
+        place = place_of(self._recorder.main_thread)
+        if not place.phase and self._recorder.is_evaluating:
+            place = place._replace(phase="evaluation")
+        if (place.phase, place.line) != (self._place.phase, self._place.line):
+            self._place_since_ns = now_ns()
+        self._place = place
+        self._page.put_place(place.phase, place.line, place.inner, self._place_since_ns)
+
+    def _look_at_rows(self) -> None:
+        """Rows are signs of life: batches of an evaluation, backwards of a step that accumulates."""
+        num_rows = self._recorder.num_rows_waiting
+        if num_rows != self._num_rows:
+            self._page.stir(now_ns())
+        self._num_rows = num_rows
+
+    def _look_at_groups(self) -> None:
+        if self._recorder.groups is None:
+            return
+        at_ns = now_ns()
+        rows: dict[str, tuple[int, int, int]] = {}
+        for name, reached, completed in self._recorder.groups.positions():
+            before = self._groups.get(name)
+            is_same = before is not None and before[:2] == (reached, completed)
+            rows[name] = before if is_same and before else (reached, completed, at_ns)
+        if rows != self._groups:
+            self._page.stir(at_ns)
+        self._groups = rows
+        self._page.put_groups(
+            [(name, *row) for name, row in rows.items()], has_process_group=self._recorder.groups.is_initialized()
+        )
+        self._describe_pending(at_ns)
+
+    def _describe_pending(self, at_ns: int) -> None:
+        long_ns = max(_DESCRIBED_AFTER_NS, round(_USUAL_STEPS * self._usual_step_ns()))
+        late = [
+            (changed_ns, name, completed)
+            for name, (reached, completed, changed_ns) in self._groups.items()
+            if reached > completed and at_ns - changed_ns >= long_ns
+        ]
+        if not late:
+            if self._described is not None:
+                self._page.clear_pending()
+            self._described = None
+            return
+        _, name, completed = min(late)
+        if (name, completed) != self._described:
+            self._described = (name, completed)
+            pending = self._pending()
+            if pending:
+                self._put_pending(max(pending, key=lambda call: call.age_s))
+
+    def _usual_step_ns(self) -> float:
+        page = self._page.read()
+        return (page.usual_step_s or 0.0) * 1e9 if page is not None else 0.0
+
+    def _pending(self) -> list[Call]:
+        return self._recorder.groups.pending() if self._recorder.groups is not None else []
+
+    def _put_pending(self, call: Call) -> None:
+        self._page.put_pending(
+            call.operation,
+            call.group,
+            call.sequence if call.sequence is not None else -1,
+            call.num_bytes if call.num_bytes is not None else -1,
+            now_ns() - round(call.age_s * 1e9),
+        )
+
+    def _answer(self) -> None:
+        asked = self._page.num_asked
+        run = self._recorder.settings.run
+        if asked == self._page.num_answered or run is None:
+            return
+        if asked <= _MOST_DUMPS:
+            path = stacks_path(run, self._recorder.settings.rank)
+            path.parent.mkdir(exist_ok=True)
+            with open(path, "a") as file:
+                file.write(self._words(asked))
+        self._page.answer(asked)
+
+    def _words(self, number: int) -> str:
+        settings, page = self._recorder.settings, self._page.read()
+        at = time.strftime("%Y-%m-%d %H:%M:%S")
+        lines = [f"rank {settings.rank}, pid {os.getpid()}, {at}, look {number}"]
+        if page is not None:
+            since = f", the last ended {page.step_age_s:.1f} s ago" if page.step_age_s is not None else ""
+            lines.append(f"{page.num_steps} steps{since}; phase: {page.phase or 'none known'}")
+        for name, (reached, completed, _) in self._groups.items():
+            lines.append(f"group {name}: {reached} collectives begun, {completed} over")
+        for call in self._pending():
+            size = f", {call.num_bytes} bytes" if call.num_bytes is not None else ""
+            lines.append(f"not over: {call.operation} #{call.sequence}{size}, group {call.group}, {call.age_s:.1f} s")
+        names, own = thread_names(), threading.get_ident()
+        for thread, stack in stacks().items():
+            if thread == own:
+                continue
+            lines.append(f"thread {names.get(thread, thread)}, outermost call first")
+            lines += [f"  {line}" for line in reversed(stack)]
+        return "\n".join(lines) + "\n\n"
