@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topout.api.instrument import count, span, step
+    from topout.api.preemption import should_stop
 
 __version__ = "0.1.0"
-__all__ = ["count", "span", "step"]
+__all__ = ["count", "should_stop", "span", "step"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "should_stop":
+        from topout.api.preemption import should_stop
+
+        return should_stop
     if name in __all__:
         from topout.api import instrument
 

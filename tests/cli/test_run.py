@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from topout.cli.run import FLAGS, delimit_script
+from topout.cli.run_options import FLAGS, OPTIONS, delimit_script, read_quickly
 
 
 @pytest.mark.parametrize(
@@ -25,17 +25,41 @@ def test_everything_from_the_script_on_is_the_scripts(typed, delimited):
     assert delimit_script(typed.split()) == delimited.split()
 
 
-def test_every_option_without_a_value_is_known_as_such():
-    from topout.cli.main import app
+def test_the_quick_reader_knows_every_option_as_the_parser_does():
+    from topout.cli.app import app
 
-    without_value = {
-        name
-        for argument in app["run"].assemble_argument_collection()
+    arguments = [argument for argument in app["run"].assemble_argument_collection() if argument.keys == ()]
+    of_parser = {
+        name: (argument.field_info.name, argument.hint in (bool, bool | None))
+        for argument in arguments
         for name in argument.names
-        if name.startswith("-") and argument.hint in (bool, bool | None)
+        if name.startswith("-")
     }
-    assert FLAGS - without_value == {"-h", "--help", "--version"}
-    assert without_value - FLAGS == set()
+    quick = {name: (parameter, False) for name, (parameter, _) in OPTIONS.items()}
+    quick |= {name: (parameter, True) for name, (parameter, _) in FLAGS.items()}
+    assert quick == of_parser
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("train.py -n 5 --help", {"script_and_args": ["train.py", "-n", "5", "--help"]}),
+        ("-n 2 --steps=3 --no-report -q -- train.py --", {
+            "num_ranks": 2, "steps": 3, "report": False, "quiet": True, "script_and_args": ["train.py", "--"],
+        }),
+        ("--filter a --filter b", {"filter": ["a", "b"]}),
+        ("--bind socket,report -m package.train", {
+            "bind": "socket,report", "module": True, "script_and_args": ["package.train"],
+        }),
+        ("-n2 train.py", None),
+        ("-n two train.py", None),
+        ("-n", None),
+        ("--help", None),
+        ("--stepz 3 train.py", None),
+    ],
+)  # fmt: skip
+def test_what_is_right_is_read_quickly_and_the_rest_left_to_the_parser(typed, read):
+    assert read_quickly(typed.split()) == (None if read is None else {"filter": [], **read})
 
 
 @pytest.mark.parametrize(
@@ -97,7 +121,7 @@ def test_the_last_line_is_the_next_command(run_topout, tmp_path):
 
 def test_a_report_that_breaks_does_not_spoil_the_exit_code(monkeypatch, capsys, tmp_path):
     from topout.cli import finish
-    from topout.cli.run import conclude
+    from topout.cli.training import conclude
     from topout.launch.job import JobResult
     from topout.schema.run_folder import RunFolder
 

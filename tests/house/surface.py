@@ -12,7 +12,7 @@ ASKING = {"--help", "-h", "--version"}
 
 
 def flags_of_verbs() -> dict[str, list[str]]:
-    from topout.cli.main import app
+    from topout.cli.app import app
 
     return {
         verb: sorted(

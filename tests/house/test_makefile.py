@@ -1,11 +1,14 @@
 """The two commands of the quick start set up what they need, in the right order."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import LABORATORY
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -46,3 +49,40 @@ def test_ci_runs_make_test() -> None:
     script = REPOSITORY / ".ci/run"
     assert os.access(script, os.X_OK)
     assert script.read_text().splitlines()[-1] == "make test"
+
+
+def system_packages(tmp_path: Path, user: int) -> subprocess.CompletedProcess[str]:
+    """`make system-packages` of one program that is there and one that is not, with another id and apt-get."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    policy = tmp_path / "policy-rc.d"
+    for name, text in {"id": f"echo {user}", "apt-get": f'echo "apt-get $*"; test -x {policy}'}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    return subprocess.run(
+        ["make", "-s", "system-packages", "PROGRAMS=ls:coreutils no-such-program:no-such-package", f"POLICY={policy}"],
+        cwd=REPOSITORY,
+        env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_only_missing_packages_are_installed_and_their_services_are_not_started(tmp_path: Path) -> None:
+    done = system_packages(tmp_path, user=0)
+    assert done.stdout.splitlines()[-1] == "apt-get install -q -y --no-install-recommends no-such-package"
+    assert done.stderr == ""
+    assert not (tmp_path / "policy-rc.d").exists()
+
+
+def test_missing_packages_are_named_where_they_cannot_be_installed(tmp_path: Path) -> None:
+    done = system_packages(tmp_path, user=1000)
+    assert "Not installed: no-such-package (installing them needs root on Debian)." in done.stderr
+    assert done.stdout == ""
+
+
+def test_what_the_laboratory_needs_is_installed() -> None:
+    [listed] = re.findall(r"^PROGRAMS := ((?:.*\\\n)*.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    programs = dict(pair.split(":") for pair in listed.replace("\\\n", " ").split())
+    assert programs == {"chromium": "chromium", **LABORATORY}

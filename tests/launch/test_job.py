@@ -121,7 +121,7 @@ def test_ranks_do_not_outlive_a_killed_launcher(tmp_path):
 
 def test_a_stopped_rank_is_named_and_ends_the_job(tmp_path):
     job = start(
-        tmp_path, ANNOUNCE + "time.sleep(60)", "-n", "2", TOPOUT_STOPPED_NAMED_S="0.5", TOPOUT_STOPPED_LIMIT_S="1.5"
+        tmp_path, ANNOUNCE + "time.sleep(60)", "-n", "2", TOPOUT_HANG_NAMED_S="0.5", TOPOUT_STOPPED_LIMIT_S="1.5"
     )  # fmt: skip
     pids = [await_pid(tmp_path, rank) for rank in range(2)]
     os.kill(pids[1], signal.SIGSTOP)
@@ -133,7 +133,7 @@ def test_a_stopped_rank_is_named_and_ends_the_job(tmp_path):
 
 
 def test_a_stopped_rank_that_is_continued_is_forgiven(tmp_path):
-    job = start(tmp_path, ANNOUNCE + "time.sleep(3)", TOPOUT_STOPPED_NAMED_S="0.3", TOPOUT_STOPPED_LIMIT_S="30")
+    job = start(tmp_path, ANNOUNCE + "time.sleep(3)", TOPOUT_HANG_NAMED_S="0.3", TOPOUT_STOPPED_LIMIT_S="30")
     pid = await_pid(tmp_path, 0)
     os.kill(pid, signal.SIGSTOP)
     assert job.stderr is not None
@@ -144,7 +144,7 @@ def test_a_stopped_rank_that_is_continued_is_forgiven(tmp_path):
 
 
 def test_ctrl_z_stops_the_job_and_continuing_it_goes_on(tmp_path):
-    job = start(tmp_path, ANNOUNCE + "time.sleep(2)", TOPOUT_STOPPED_NAMED_S="0.3", TOPOUT_STOPPED_LIMIT_S="0.6")
+    job = start(tmp_path, ANNOUNCE + "time.sleep(2)", TOPOUT_HANG_NAMED_S="0.3", TOPOUT_STOPPED_LIMIT_S="0.6")
     pid = await_pid(tmp_path, 0)
     job.send_signal(signal.SIGTSTP)
     assert wait_for(lambda: state(job.pid) == state(pid) == "T")

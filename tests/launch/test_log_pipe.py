@@ -1,10 +1,16 @@
 """A rank's output is taken off its pipe whatever happens to the disk or the terminal."""
 
 import os
+from functools import partial
 
 import pytest
 
 from topout.launch.log_pipe import LogPipe
+from topout.launch.terminal import Terminal
+
+
+def shown_on(fd: int):
+    return partial(Terminal(out_fd=fd).show, 1)
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def pipe():
 
 def test_output_reaches_file_and_terminal(pipe, tmp_path):
     with open(tmp_path / "terminal", "wb") as terminal:
-        log = LogPipe(pipe[0], tmp_path / "rank.out", terminal_fd=terminal.fileno(), on_failure=pytest.fail)
+        log = LogPipe(pipe[0], tmp_path / "rank.out", show=shown_on(terminal.fileno()), on_failure=pytest.fail)
         os.write(pipe[1], b"step 1\n")
         assert log.read()
         log.close()
@@ -31,7 +37,7 @@ def test_output_reaches_file_and_terminal(pipe, tmp_path):
 def test_a_full_disk_is_told_and_the_pipe_still_emptied(pipe, tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     failures = []
-    log = LogPipe(pipe[0], tmp_path / "full", terminal_fd=None, on_failure=failures.append)
+    log = LogPipe(pipe[0], tmp_path / "full", on_failure=failures.append)
     for number in range(3):
         os.write(pipe[1], b"line %d\n" % number)
         assert log.read()
@@ -42,7 +48,7 @@ def test_a_full_disk_is_told_and_the_pipe_still_emptied(pipe, tmp_path):
 def test_a_terminal_that_went_away_is_let_go(pipe, tmp_path):
     gone_read, gone_write = os.pipe()
     os.close(gone_read)
-    log = LogPipe(pipe[0], tmp_path / "rank.out", terminal_fd=gone_write, on_failure=pytest.fail)
+    log = LogPipe(pipe[0], tmp_path / "rank.out", show=shown_on(gone_write), on_failure=pytest.fail)
     for _ in range(2):
         os.write(pipe[1], b"x")
         assert log.read()
@@ -51,7 +57,7 @@ def test_a_terminal_that_went_away_is_let_go(pipe, tmp_path):
 
 
 def test_the_end_is_seen_and_only_the_last_words_are_kept(pipe, tmp_path):
-    log = LogPipe(pipe[0], None, terminal_fd=None, on_failure=pytest.fail)
+    log = LogPipe(pipe[0], None, on_failure=pytest.fail)
     os.write(pipe[1], b"a" * 30_000 + b"last")
     os.close(pipe[1])
     assert log.read()

@@ -8,9 +8,10 @@ import pytest
 
 from tests.launch.jobs import is_running, wait_for
 from topout.launch.log_pipe import LogPipe
+from topout.launch.outcome import Cause, Limits, Outcome
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
-from topout.launch.supervise import Cause, Limits, Outcome, Supervisor
+from topout.launch.supervise import Supervisor
 from topout.schema.world import Rank
 
 TELL = """
@@ -34,9 +35,7 @@ def supervise(*scripts: str, notes: list[str] | None = None) -> Outcome:
         )
         for number, script in enumerate(scripts)
     ]
-    logs = [
-        LogPipe(fd, None, terminal_fd=None, on_failure=pytest.fail) for p in processes for fd in (p.out_fd, p.err_fd)
-    ]
+    logs = [LogPipe(fd, None, on_failure=pytest.fail) for p in processes for fd in (p.out_fd, p.err_fd)]
     kept = notes if notes is not None else []
     with LauncherSignals() as signals:
         outcome = Supervisor(processes, logs, signals, say=kept.append, note=kept.append, limits=LIMITS).run()

@@ -1,54 +1,37 @@
-"""A job from spec to exit code: where it runs, its folder, its ranks, its end.
+"""A job from spec to exit code: where it runs, its folder, its ranks, its end, and another try when one is left.
 
 Not for explaining how fast it was; that is read from the run folder afterwards.
 """
 
-import contextlib
 import os
-import resource
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topout.launch import oom_kills
-from topout.launch.binding import bind
+from topout.launch.company import Company, alone, is_this_host_alone
+from topout.launch.detect import check_world, detect_allocation
 from topout.launch.first_failure import describe, first_failure, signal_name
-from topout.launch.log_pipe import LogPipe
-from topout.launch.rank_env import rank_environment
-from topout.launch.rank_process import RankProcess
+from topout.launch.local_ranks import LocalRanks
+from topout.launch.outcome import MAY_BE_RESTARTED, Cause, Limits, Outcome
+from topout.launch.roster import Roster, make_roster
 from topout.launch.run_record import RunRecord
-from topout.launch.schedulers import local
 from topout.launch.signals import LauncherSignals
-from topout.launch.supervise import Cause, Limits, Outcome, Supervisor
+from topout.launch.stopping import STOPPED_EXIT_CODE, Stopping
 from topout.launch.target import rank_command, with_target
-from topout.launch.topology import cpu_limit
-from topout.record.sampler import Sampler, Target
+from topout.launch.terminal import Terminal
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import RunFolder, create_run_folder
 from topout.schema.spec import RunSpec
-from topout.schema.world import Host, World
+from topout.schema.world import World
 
-_MOST_RANKS_PER_CORE = 16
-_FDS_PER_RANK = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terminal:
-    """Where rank 0's output and the launcher's own talk go."""
-
-    out_fd: int = 1
-    err_fd: int = 2
-    is_quiet: bool = False
-    """Silences the launcher's own talk, never a warning and never the script."""
-
-    def say(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self.err_fd, (text.rstrip("\n") + "\n").encode(errors="replace"))
+if TYPE_CHECKING:
+    from topout.launch.watching import Watching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,57 +40,46 @@ class JobResult:
 
     exit_code: int
     status: str
-    """`finished`, `failed` or `interrupted`."""
+    """`finished`, `failed` or `interrupted`; `followed` in a launcher that another one led."""
     folder: RunFolder | None
-    """None when no place could be written."""
+    """Of the last round. None when no place could be written, and in a launcher that followed."""
     last_words: str | None = None
     """The first failing rank's traceback, or why the job was ended; to be printed after everything else."""
     notes: tuple[str, ...] = ()
 
 
 def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None) -> JobResult:
-    """Runs the job to its end. `command` replaces what a rank executes (for tests)."""
+    """Runs the job to its end, on one host or on all of the allocation. `command` replaces what a rank executes."""
     spec = with_target(spec)
-    hosts = local.hosts()
-    num_ranks = choose_num_ranks(spec, hosts[0])
-    binding = bind(hosts[0], num_ranks, is_bound=spec.bind, cpu_limit=cpu_limit())
-    with local.reserve_port() as port_holder, LauncherSignals() as signals:
-        world = World(
-            hosts=hosts,
-            ranks=binding.ranks,
-            master_address=local.MASTER_ADDRESS,
-            master_port=port_holder.getsockname()[1],
-        )
-        record = RunRecord(None, spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]])
-        folder = _settle(spec, record, terminal.say)
-        for text in binding.notes:
-            record.note(text)
-            if not terminal.is_quiet:
-                terminal.say(f"topout: {text}")
-        job = _Job(spec, world, folder, record, terminal)
-        return job.run(command or rank_command(spec), signals)
+    with LauncherSignals() as signals:
+        crew = assemble(spec, signals, terminal.say)
+        if isinstance(crew, int):
+            return JobResult(exit_code=crew, status="followed", folder=None)
+        exit_code = int(ExitCode.ENVIRONMENT)
+        try:
+            result = _Job(spec, crew, terminal, command or rank_command(spec)).run(signals)
+            exit_code = result.exit_code
+            return result
+        except TopoutError as error:
+            exit_code = int(error.exit_code)
+            raise
+        finally:
+            crew.close(exit_code)
 
 
-def choose_num_ranks(spec: RunSpec, host: Host) -> int:
-    """One rank a GPU, else one a NUMA domain, unless asked otherwise."""
-    for name, value in (("-n", spec.num_ranks), ("--per-node", spec.per_node), ("--steps", spec.steps)):
-        if value is not None and value < 1:
-            raise TopoutError(f"{name} {value} is not possible.", why="it must be at least 1", do=f"try {name} 1")
-    if spec.num_ranks is not None and spec.per_node is not None and spec.num_ranks != spec.per_node:
-        raise TopoutError(
-            f"-n {spec.num_ranks} and --per-node {spec.per_node} contradict each other.",
-            why="this run has one host, so both mean the number of ranks",
-            do="give one of the two",
-        )
-    asked = spec.num_ranks or spec.per_node
-    most = max(256, _MOST_RANKS_PER_CORE * len(host.cores))
-    if asked is not None and asked > most:
-        raise TopoutError(
-            f"{asked} ranks do not fit on {host.name}.",
-            why=f"it has {len(host.cores)} cores; topout starts at most {most} ranks here",
-            do=f"try -n {len(host.gpus) or len(host.cores)}",
-        )
-    return asked or len(host.gpus) or len(host.numa_domains) or 1
+def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]) -> Company | int:
+    """Everybody who runs this job, or the exit code of a job that this process only followed."""
+    allocation = detect_allocation(os.environ)
+    if allocation is not None and allocation.task is not None and allocation.task.world_size > 1:
+        check_world(allocation, spec.num_ranks or allocation.task.world_size)
+        from topout.launch.tasks import follow_or_lead
+
+        return follow_or_lead(spec, allocation, allocation.task, signals, say)
+    if allocation is not None and allocation.task is None and not is_this_host_alone(allocation):
+        from topout.launch.starters import start_through_scheduler
+
+        return start_through_scheduler(spec, allocation, signals, say)
+    return alone(allocation)
 
 
 def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> RunFolder | None:
@@ -134,127 +106,211 @@ def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> Run
 
 
 class _Job:
-    def __init__(
-        self, spec: RunSpec, world: World, folder: RunFolder | None, record: RunRecord, terminal: Terminal
-    ) -> None:
+    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, command: Sequence[str]) -> None:
         self._spec = spec
-        self._world = world
-        self._folder = folder
-        self._record = record
+        self._crew = crew
         self._terminal = terminal
+        self._command = command
+
+    def run(self, signals: LauncherSignals) -> JobResult:
+        restart = 0
+        while True:
+            try:
+                result, outcome = _Round(self._spec, self._crew, self._terminal, restart).run(self._command, signals)
+            finally:
+                self._crew.end_round()
+            why_not = self._why_no_restart(outcome, restart)
+            if why_not is not None:
+                if why_not and restart < self._spec.restarts:
+                    self._terminal.say(f"topout: not started again: {why_not}")
+                return result
+            restart += 1
+            if result.last_words:
+                self._terminal.say(f"\n{result.last_words}")
+            self._terminal.say(f"topout: restart {restart} of {self._spec.restarts} on {self._hosts_left()}")
+
+    def _why_no_restart(self, outcome: Outcome, restart: int) -> str | None:
+        """None: start again. Empty: there is no reason to."""
+        if outcome.cause not in MAY_BE_RESTARTED or restart >= self._spec.restarts:
+            return ""
+        if not outcome.lost_hosts:
+            return None
+        num_left = len({member.host.name for member in self._crew.members()})
+        fewest = self._spec.min_nodes
+        if fewest is None:
+            return f"{', '.join(outcome.lost_hosts)} is gone; --min-nodes {num_left} would go on without it"
+        if num_left < fewest:
+            return f"{num_left} hosts are left, --min-nodes asks for {fewest}"
+        return None
+
+    def _hosts_left(self) -> str:
+        names = list(dict.fromkeys(member.host.name for member in self._crew.members()))
+        return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+class _Round:
+    """One start of the ranks, with a run folder of its own."""
+
+    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int) -> None:
+        self._spec = spec
+        self._crew = crew
+        self._terminal = terminal
+        self._restart = restart
         self._oom_kills_before = oom_kills.count_oom_kills()
 
-    def run(self, command: list[str], signals: LauncherSignals) -> JobResult:
-        processes = self._start(command)
-        logs = self._open_logs(processes)
-        self._record.started({process.rank.rank: process.pid for process in processes})
-        sampler = self._start_sampler(processes)
-        supervisor = Supervisor(
-            processes,
-            [log for pair in logs for log in pair],
-            signals,
-            say=self._terminal.say,
-            note=self._record.note,
-            tick=self._record.tick,
-            limits=Limits.from_environment(os.environ),
-        )
+    def run(self, command: Sequence[str], signals: LauncherSignals) -> tuple[JobResult, Outcome]:
+        roster = make_roster(self._spec, self._crew.members(), self._crew.allocation)
+        world = self._crew.prepare(roster)
+        record = RunRecord(None, self._spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]], restart=self._restart)
+        folder = _settle(self._spec, record, self._terminal.say)
+        self._announce(roster, world, record)
+        head = self._crew.head
+        if head is not None:
+            head.show = self._terminal.show
+            head.started = record.started
+            head.start(
+                roster,
+                world,
+                self._spec,
+                run=str(folder.path) if folder else None,
+                restart=self._restart,
+                scheduler=self._crew.scheduler,
+                cwd=str(Path.cwd()),
+            )
         try:
-            outcome = supervisor.run()
+            local = self._start_own(roster, world, command, folder, record)
+        except TopoutError:
+            record.finished("failed", ExitCode.ENVIRONMENT, ())
+            raise
+        try:
+            record.look_around(self._spec)
+            record.started(local.pids)
+            outcome = local.supervise(
+                signals,
+                say=self._terminal.say,
+                tick=record.tick,
+                watch=self._watching(local, folder).look,
+                stopping=self._stopping(local),
+                fellows=head,
+            )
+            is_stopped = local.stop_page.has_told or (head is not None and head.has_told)
         finally:
-            for process in processes:
-                process.tell(signal.SIGKILL)
-            if sampler is not None:
-                sampler.stop()
-            for process, pair in zip(processes, logs, strict=True):
-                process.close()
-                for log in pair:
-                    log.close()
-        return self._conclude(outcome, {p.rank.rank: err.tail for p, (_, err) in zip(processes, logs, strict=True)})
+            local.close()
+        if is_stopped and outcome.cause is Cause.ALL_DONE:
+            record.note("the script stopped because the scheduler had announced the end")
+        outcome = replace(outcome, lost_hosts=tuple(head.lost_hosts) if head is not None else (), is_stopped=is_stopped)
+        return self._conclude(outcome, world, folder, record, local.stderr_tails), outcome
 
-    def _start(self, command: list[str]) -> list[RankProcess]:
-        _allow_open_files(_FDS_PER_RANK * self._world.size + 64)
-        run = self._folder.path if self._folder else None
-        processes: list[RankProcess] = []
-        for rank in self._world.ranks:
-            environment = partial(rank_environment, rank, self._world, self._spec, run=run, inherited=os.environ)
+    def _watching(self, local: LocalRanks, folder: RunFolder | None) -> "Watching":
+        # not needed before the ranks run, and a tenth of what the launcher loads
+        from topout.launch.watchdog import Watchdog
+        from topout.launch.watching import Watching
+
+        head = self._crew.head
+        watching = Watching(
+            local,
+            Watchdog(
+                named_after_s=Limits.from_environment(os.environ).hang_named_s,
+                stacks=os.path.relpath(folder.path / "hang") if folder is not None and self._spec.record else None,
+            ),
+            say=self._terminal.say,
+            ask_elsewhere=head.ask_stacks if head is not None else lambda ranks: None,
+        )
+        if head is not None:
+            head.watching = watching
+        return watching
+
+    def _stopping(self, local: LocalRanks) -> Stopping:
+        head = self._crew.head
+        if head is None:
+            return Stopping(local.stop_page, own=0, others=(), send=lambda order: None, say=self._terminal.say)
+        head.stopping = Stopping(
+            local.stop_page,
+            own=head.local.number if head.local is not None else None,
+            others=[number for number, link in head.links.items() if not link.has_finished],
+            send=head.order_stop,
+            say=self._terminal.say,
+        )
+        return head.stopping
+
+    def _start_own(
+        self, roster: Roster, world: World, command: Sequence[str], folder: RunFolder | None, record: RunRecord
+    ) -> LocalRanks:
+        """The ranks of this launcher; a head that a scheduler did not count as a task has none."""
+        numbers = {rank.rank for rank in roster.ranks_of[self._crew.local.number]} if self._crew.local else set()
+        return LocalRanks(
+            [rank for rank in world.ranks if rank.rank in numbers],
+            world,
+            self._spec,
+            command,
+            folder=folder,
+            restart=self._restart,
+            scheduler=self._crew.scheduler,
+            show=self._terminal.show,
+            note=record.note,
+            on_failure=record.warn_once,
+        )
+
+    def _announce(self, roster: Roster, world: World, record: RunRecord) -> None:
+        for text in roster.notes:
+            record.note(text)
+            if not self._terminal.is_quiet:
+                self._terminal.say(f"topout: {text}")
+        if self._spec.bind_report:
+            from topout.host.bindings_report import bindings_report
+
+            self._terminal.say(bindings_report(world))
+
+    def _conclude(
+        self, outcome: Outcome, world: World, folder: RunFolder | None, record: RunRecord, tails: dict[int, str]
+    ) -> JobResult:
+        status, exit_code, words = self._judge(outcome, world, folder, tails)
+        if words is not None and folder is not None and status == "failed":
             try:
-                processes.append(RankProcess(rank, command, environment))
+                folder.first_failure.write_text(words + "\n")
             except OSError as error:
-                for process in processes:
-                    process.tell(signal.SIGKILL)
-                self._record.finished("failed", ExitCode.ENVIRONMENT, ())
-                raise TopoutError(
-                    f"Rank {rank.rank} of {self._world.size} could not be started.",
-                    why=error.strerror or str(error),
-                    do="start fewer ranks with -n, or raise the limits on processes and open files (ulimit -a)",
-                    exit_code=ExitCode.ENVIRONMENT,
-                ) from error
-        return processes
-
-    def _open_logs(self, processes: list[RankProcess]) -> list[tuple[LogPipe, LogPipe]]:
-        def pipe(process: RankProcess, fd: int, stream: str, terminal_fd: int) -> LogPipe:
-            number = process.rank.rank
-            path = self._folder.log(number, stream) if self._folder else None
-            shown = terminal_fd if number == 0 else None
-            return LogPipe(fd, path, terminal_fd=shown, on_failure=self._record.warn_once)
-
-        return [
-            (pipe(p, p.out_fd, "out", self._terminal.out_fd), pipe(p, p.err_fd, "err", self._terminal.err_fd))
-            for p in processes
-        ]
-
-    def _start_sampler(self, processes: list[RankProcess]) -> Sampler | None:
-        if self._folder is None or not self._spec.record:
-            return None
-        folder = self._folder
-        targets = [
-            Target(rank=p.rank.rank, pid=p.pid, gpu=p.rank.gpu, path=folder.counters(p.rank.rank)) for p in processes
-        ]
-        sampler = Sampler(targets, note=self._record.note)
-        sampler.start()
-        return sampler
-
-    def _conclude(self, outcome: Outcome, stderr_tails: dict[int, str]) -> JobResult:
-        status, exit_code, words = self._judge(outcome, stderr_tails)
-        if words is not None and self._folder is not None and status == "failed":
-            try:
-                self._folder.first_failure.write_text(words + "\n")
-            except OSError as error:
-                self._record.warn_once(error)
-        self._record.finished(status, exit_code, outcome.ends)
+                record.warn_once(error)
+        record.finished(status, exit_code, outcome.ends)
         return JobResult(
             exit_code=exit_code,
             status=status,
-            folder=self._folder,
+            folder=folder,
             last_words=words,
-            notes=tuple(self._record.content["notes"]),
+            notes=tuple(record.content["notes"]),
         )
 
-    def _judge(self, outcome: Outcome, stderr_tails: dict[int, str]) -> tuple[str, int, str | None]:
+    def _judge(
+        self, outcome: Outcome, world: World, folder: RunFolder | None, tails: dict[int, str]
+    ) -> tuple[str, int, str | None]:
         """(status, exit code, what to print last)."""
         if outcome.cause is Cause.INTERRUPTED:
             number = outcome.signal or signal.SIGINT
-            return (
-                "interrupted",
-                128 + number,
-                f"topout: interrupted by {signal_name(number)}; all ranks ended.",
-            )
+            return "interrupted", 128 + number, f"topout: interrupted by {signal_name(number)}; all ranks ended."
         if outcome.cause is Cause.SINGLE_DEVICE:
-            return "failed", ExitCode.USAGE, str(single_device_error(self._world.size))
+            return "failed", ExitCode.USAGE, str(single_device_error(world.size))
         if outcome.cause is Cause.RANK_STOPPED:
             return "failed", ExitCode.JOB_FAILED, _stopped_words(outcome)
         first = first_failure(outcome.ends)
         if first is None:
             codes = [end.code for end in outcome.ends if end.code != 0]
-            return ("failed", codes[0], None) if codes else ("finished", 0, None)
-        log = str(self._folder.log(first.rank, "err")) if self._folder else None
+            if codes:
+                return "failed", codes[0], None
+            return "finished", STOPPED_EXIT_CODE if outcome.is_stopped else 0, None
         words = describe(
             first,
-            log=log,
-            stderr_tail=stderr_tails[first.rank],
-            num_oom_kills=oom_kills.kills_since(self._oom_kills_before),
+            log=str(folder.log(first.rank, "err")) if folder else None,
+            stderr_tail=tails.get(first.rank) or self._told(first.rank),
+            num_oom_kills=self._num_oom_kills(first.rank, is_here=first.rank in tails),
         )
         return "failed", first.code, words
+
+    def _told(self, rank: int) -> str:
+        return self._crew.head.tails.get(rank, "") if self._crew.head is not None else ""
+
+    def _num_oom_kills(self, rank: int, *, is_here: bool) -> int | None:
+        if is_here or self._crew.head is None:
+            return oom_kills.kills_since(self._oom_kills_before)
+        return self._crew.head.oom_kills.get(rank)
 
 
 def single_device_error(num_ranks: int) -> TopoutError:
@@ -274,11 +330,3 @@ def _stopped_words(outcome: Outcome) -> str:
             do="find who stopped it, such as a scheduler that suspends jobs; TOPOUT_STOPPED_LIMIT_S=600 waits longer",
         )
     )
-
-
-def _allow_open_files(num_needed: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < num_needed:
-        with contextlib.suppress(ValueError, OSError):
-            wanted = num_needed if hard == resource.RLIM_INFINITY else min(num_needed, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -16,10 +16,15 @@ class LogPipe:
     """One stream of one rank. `on_failure` hears why the file cannot be written, each time."""
 
     def __init__(
-        self, fd: int, path: Path | None, *, terminal_fd: int | None, on_failure: Callable[[OSError], None]
+        self,
+        fd: int,
+        path: Path | None,
+        *,
+        show: Callable[[bytes], None] | None = None,
+        on_failure: Callable[[OSError], None],
     ) -> None:
         self.fd = fd
-        self._terminal_fd = terminal_fd
+        self._show = show
         self._on_failure = on_failure
         self._tail = bytearray()
         self._file_fd: int | None = None
@@ -42,7 +47,8 @@ class LogPipe:
         self._tail += data
         del self._tail[:-_TAIL_BYTES]
         self._keep(data)
-        self._show(data)
+        if self._show is not None:
+            self._show(data)
         return True
 
     @property
@@ -59,21 +65,13 @@ class LogPipe:
         if self._file_fd is None:
             return
         try:
-            _write_all(self._file_fd, data)
+            write_all(self._file_fd, data)
         except OSError as error:
             # tried again with the next chunk: space may return
             self._on_failure(error)
 
-    def _show(self, data: bytes) -> None:
-        if self._terminal_fd is None:
-            return
-        try:
-            _write_all(self._terminal_fd, data)
-        except OSError:
-            self._terminal_fd = None
 
-
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         try:

@@ -5,7 +5,7 @@ Counts of the control group, else of the whole machine; compare one reading befo
 
 from pathlib import Path
 
-from topout.launch.topology import cgroup_folder
+from topout.host.topology import cgroup_folder
 
 
 def count_oom_kills() -> int | None:

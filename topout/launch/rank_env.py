@@ -6,8 +6,12 @@ libgomp narrows the whole process to one core, and forked loader workers inherit
 
 import json
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from topout.host.nics import nic_variables
+from topout.launch.framework_env import framework_defaults, framework_variables
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
 
@@ -15,9 +19,18 @@ FLIGHT_RECORDER_ROWS = 20_000
 
 
 def rank_environment(
-    rank: Rank, world: World, spec: RunSpec, status_fd: int, *, run: Path | None, inherited: Mapping[str, str]
+    rank: Rank,
+    world: World,
+    spec: RunSpec,
+    status_fd: int,
+    *,
+    run: Path | None,
+    inherited: Mapping[str, str],
+    restart: int = 0,
+    scheduler: str | None = None,
 ) -> dict[str, str]:
-    local_world_size = sum(other.host == rank.host for other in world.ranks)
+    """`scheduler`: whose own variables must tell this rank's place, since it started launchers and not ranks."""
+    local_world_size = sum(other.node_rank == rank.node_rank for other in world.ranks)
     environment = dict(inherited)
     environment.update(
         RANK=str(rank.rank),
@@ -31,22 +44,36 @@ def rank_environment(
         MASTER_ADDR=world.master_address,
         MASTER_PORT=str(world.master_port),
         TORCHELASTIC_RUN_ID=run.name if run else "topout",
-        TORCHELASTIC_RESTART_COUNT="0",
-        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RESTART_COUNT=str(restart),
+        TORCHELASTIC_MAX_RESTARTS=str(spec.restarts),
         PYTHONUNBUFFERED="1",
         TOPOUT_STATUS_FD=str(status_fd),
         TOPOUT_RECORD=recorder_orders(spec, has_folder=run is not None),
     )
+    environment.update(framework_variables(rank, world))
+    if scheduler is not None:
+        plugin: Any = import_module(f"topout.launch.schedulers.{scheduler}")
+        environment.update(plugin.rank_variables(rank, world))
     # set by torchrun for its own store, which this job does not have
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     environment.pop("TOPOUT_RUN", None)
     if run is not None:
         environment["TOPOUT_RUN"] = str(run)
     environment.setdefault("OMP_NUM_THREADS", str(rank.num_threads))
+    for name, value in _defaults(rank, world).items():
+        environment.setdefault(name, value)
     if spec.record:
         environment.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_RECORDER_ROWS))
         environment.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     return environment
+
+
+def _defaults(rank: Rank, world: World) -> dict[str, str]:
+    """What a user may have set otherwise, and then knows better."""
+    if len(world.hosts) == 1:
+        return framework_defaults(rank)
+    host = world.hosts[rank.node_rank]
+    return framework_defaults(rank) | nic_variables(rank.nic, host.interface, host.nics)
 
 
 def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from topout.host.memory_policy import bind_memory
+from topout.launch.stop_agreement import catches
 from topout.schema.world import Rank
 
 _PR_SET_PDEATHSIG = 1
@@ -20,7 +22,13 @@ _PR_SET_PDEATHSIG = 1
 class RankProcess:
     """A running rank and the ends of its pipes that the launcher holds."""
 
-    def __init__(self, rank: Rank, command: Sequence[str], environment: Callable[[int], dict[str, str]]) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        command: Sequence[str],
+        environment: Callable[[int], dict[str, str]],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         self.rank = rank
         self.signals_sent: set[int] = set()
         self.told_at_ns: int | None = None
@@ -36,9 +44,9 @@ class RankProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out_fd,
                 stderr=err_fd,
-                pass_fds=(status_write_fd,),
+                pass_fds=(status_write_fd, *pass_fds),
                 start_new_session=True,
-                preexec_fn=_prepare_child(rank.cores),  # noqa: PLW1509  (no thread runs yet when ranks start)
+                preexec_fn=_prepare_child(rank),  # noqa: PLW1509  (no thread runs yet when ranks start)
             )
         finally:
             for fd in (status_write_fd, out_fd, err_fd):
@@ -82,6 +90,12 @@ class RankProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
+    def warn(self, number: int) -> None:
+        """Passes the scheduler's warning on to a script that handles this signal itself."""
+        if self.is_alive and catches(self.pid, number):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
     def reap(self) -> bool:
         """True once the rank has ended; whatever it left behind in its group ends with it."""
         if not self.is_alive:
@@ -122,15 +136,16 @@ def _open_pidfd(pid: int) -> int | None:
         return None
 
 
-def _prepare_child(cores: Sequence[int]) -> Callable[[], None]:
+def _prepare_child(rank: Rank) -> Callable[[], None]:
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def prepare() -> None:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if cores:
+        if rank.cores:
             # before Python starts, so that every thread and loader worker is born bound
             with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, cores)
+                os.sched_setaffinity(0, rank.cores)
+        bind_memory(rank.numa)
 
     return prepare

@@ -4,19 +4,15 @@ A folder that cannot be written any more never stops the job: one warning, and t
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
-from topout.launch.topology import cpu_model
 from topout.schema.run_folder import RUN_VERSION, RunFolder, write_whole
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
@@ -28,7 +24,9 @@ _MOST_NOTES = 200
 class RunRecord:
     """The run.json of a running job."""
 
-    def __init__(self, folder: RunFolder | None, spec: RunSpec, world: World, command: Sequence[str]) -> None:
+    def __init__(
+        self, folder: RunFolder | None, spec: RunSpec, world: World, command: Sequence[str], *, restart: int = 0
+    ) -> None:
         self._folder = folder
         self._warn: Callable[[str], None] = lambda text: None
         self._has_warned = False
@@ -42,13 +40,14 @@ class RunRecord:
             "spec": _spec_values(spec),
             "origins": spec.origins,
             "status": "running",
-            "started_at": datetime.now().astimezone().isoformat(timespec="milliseconds"),
+            "started_at": _now(),
             "duration_s": None,
             "exit_code": None,
             "hosts": _hosts(world),
             "ranks": [_rank_entry(rank) for rank in world.ranks],
-            "versions": _versions(),
-            "git_commit": _git_commit(spec),
+            "versions": {},
+            "git_commit": None,
+            "restart": restart,
             "notes": [],
         }
 
@@ -82,9 +81,14 @@ class RunRecord:
         if self._is_dirty and time.monotonic() - self._written_at >= _SECONDS_BETWEEN_WRITES:
             self.write_or_warn()
 
+    def look_around(self, spec: RunSpec) -> None:
+        """What takes a while to find out, and need not be known before the ranks run."""
+        self.content.update(versions=_versions(), git_commit=_git_commit(spec))
+
     def started(self, pids: dict[int, int]) -> None:
+        """Called once for each host."""
         for entry in self.content["ranks"]:
-            entry["pid"] = pids.get(entry["rank"])
+            entry["pid"] = pids.get(entry["rank"], entry["pid"])
         self.write_or_warn()
 
     def finished(self, status: str, exit_code: int, ends: Sequence[RankEnd]) -> None:
@@ -116,7 +120,9 @@ def _hosts(world: World) -> list[dict[str, Any]]:
             "num_logical_cores": len(host.cores),
             "memory_bytes": host.memory_bytes,
             "gpus": list(host.gpus),
-            "cpu_model": cpu_model(),
+            "cpu_model": host.cpu_model,
+            "address": host.address,
+            "interface": host.interface,
         }
         for host in world.hosts
     ]
@@ -129,6 +135,8 @@ def _rank_entry(rank: Rank) -> dict[str, Any]:
         "cores": list(rank.cores),
         "num_threads": rank.num_threads,
         "gpu": rank.gpu,
+        "numa": list(rank.numa),
+        "nic": rank.nic.name if rank.nic else None,
         "pid": None,
         "exit_code": None,
         "signal": None,
@@ -139,7 +147,17 @@ def _versions() -> dict[str, str | None]:
     return {"python": sys.version.split()[0], "topout": __version__, "torch": _installed("torch")}
 
 
+def _now() -> str:
+    """In the local time zone, as datetime.isoformat writes it."""
+    now = time.time()
+    zone = time.strftime("%z", time.localtime(now))
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now))
+    return f"{moment}.{int(now * 1000) % 1000:03d}{zone[:3]}:{zone[3:]}"
+
+
 def _installed(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -148,6 +166,8 @@ def _installed(package: str) -> str | None:
 
 def _git_commit(spec: RunSpec) -> str | None:
     """Of the folder the script lies in; None outside a repository or when git takes long."""
+    import subprocess
+
     folder = Path.cwd() if spec.is_module or spec.script is None else Path(spec.script).resolve().parent
     try:
         answer = subprocess.run(

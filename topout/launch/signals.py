@@ -10,7 +10,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+_WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class LauncherSignals:

@@ -8,66 +8,51 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
+from topout.launch.outcome import (
+    AFTER_A_FAILURE,
+    AFTER_CTRL_C,
+    AFTER_TERMINATE,
+    AT_ONCE,
+    Cause,
+    Limits,
+    Orders,
+    Outcome,
+)  # fmt: skip
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
 from topout.launch.status_pipe import StatusPipe
 from topout.launch.stopped import StoppedRanks
+from topout.launch.stopping import WARNINGS, Stopping
+
+_LOOK_S = 1.0
 
 
-class Cause(StrEnum):
-    """Why a job ended."""
+class Fellows(Protocol):
+    """The launchers of the job's other hosts, as the supervisor of one host needs them."""
 
-    ALL_DONE = "all done"
-    RANK_FAILED = "rank failed"
-    INTERRUPTED = "interrupted"
-    SINGLE_DEVICE = "single device"
-    RANK_STOPPED = "rank stopped"
+    @property
+    def is_busy(self) -> bool:
+        """Ranks elsewhere have not ended yet, and this launcher waits for them."""
 
+    def register(self, selector: selectors.BaseSelector, supervisor: "Supervisor") -> None: ...
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long the launcher waits for what, in seconds."""
+    def rank_ended(self, end: RankEnd) -> None: ...
 
-    exit_s: float = 5.0
-    """From a rank's last line or its traceback to its end."""
-    stopped_named_s: float = 10.0
-    stopped_s: float = 30.0
-    drain_s: float = 1.0
-    """For output that a surviving grandchild may still write."""
-    kill_s: float = 10.0
-    """From the kill until a process counts as ended although the kernel still holds it."""
+    def warned(self, number: int) -> None: ...
 
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Limits":
-        """The two about stopped ranks can be set, for tests and for people who debug by stopping a rank."""
-        return cls(
-            stopped_named_s=_seconds(environ.get("TOPOUT_STOPPED_NAMED_S"), cls.stopped_named_s),
-            stopped_s=_seconds(environ.get("TOPOUT_STOPPED_LIMIT_S"), cls.stopped_s),
-        )
+    def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None: ...
 
+    def paused(self, is_paused: bool) -> None: ...
 
-AFTER_A_FAILURE = ((0.0, signal.SIGTERM), (2.0, signal.SIGKILL))
-AFTER_CTRL_C = ((0.0, signal.SIGINT), (3.0, signal.SIGTERM), (5.0, signal.SIGKILL))
-AFTER_TERMINATE = ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL))
-AT_ONCE = ((0.0, signal.SIGKILL),)
+    def tick(self, now: float) -> None: ...
 
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a job ended."""
-
-    cause: Cause
-    ends: tuple[RankEnd, ...]
-    signal: int | None = None
-    """The signal to the launcher, when that is the cause."""
-    stopped_rank: int | None = None
+    def ends(self) -> Sequence[RankEnd]:
+        """Of ranks elsewhere."""
 
 
 class _Told:
@@ -92,7 +77,10 @@ class Supervisor:
         say: Callable[[str], None],
         note: Callable[[str], None],
         tick: Callable[[], None] = lambda: None,
+        watch: Callable[[float], None] = lambda now: None,
         limits: Limits | None = None,
+        fellows: Fellows | None = None,
+        stopping: Stopping | None = None,
     ) -> None:
         self._processes = {process.rank.rank: process for process in processes}
         self._logs = logs
@@ -100,11 +88,12 @@ class Supervisor:
         self._say = say
         self._note = note
         self._tick = tick
+        self._watch = watch
         self._limits = limits or Limits()
+        self._fellows = fellows
+        self._stopping = stopping
         self._told = {rank: _Told() for rank in self._processes}
-        self._stopped = StoppedRanks(
-            named_after_s=self._limits.stopped_named_s, ended_after_s=self._limits.stopped_s
-        )  # fmt: skip
+        self._stopped = StoppedRanks(ended_after_s=self._limits.stopped_s)
         self._cause = Cause.ALL_DONE
         self._signal: int | None = None
         self._stopped_rank: int | None = None
@@ -117,24 +106,59 @@ class Supervisor:
         """Returns when every rank has ended."""
         self._register()
         next_look = 0.0
-        while self._alive():
+        while self._alive() or (self._fellows is not None and self._fellows.is_busy):
             self._wait(self._seconds_to_wait())
             for number in self._signals.taken():
                 self._obey(number)
             now = time.monotonic()
             self._enforce(now)
             if now >= next_look:
-                next_look = now + min(1.0, self._limits.stopped_named_s)
+                next_look = now + _LOOK_S
                 self._look_for_stopped(now)
+                self._watch(now)
                 self._tick()
+                if self._stopping is not None:
+                    self._stopping.look(now)
+                if self._fellows is not None:
+                    self._fellows.tick(now)
         self._drain()
-        ends = tuple(self._end_of(rank) for rank in self._processes)
-        return Outcome(cause=self._cause, ends=ends, signal=self._signal, stopped_rank=self._stopped_rank)
+        elsewhere = self._fellows.ends() if self._fellows is not None else ()
+        ends = sorted([*map(self._end_of, self._processes), *elsewhere], key=lambda end: end.rank)
+        return Outcome(cause=self._cause, ends=tuple(ends), signal=self._signal, stopped_rank=self._stopped_rank)
+
+    # what fellows ask
+
+    def end_job(self, cause: Cause, orders: Orders, *, number: int | None = None, rank: int | None = None) -> None:
+        """The first cause counts; whatever follows from it is no news."""
+        if self._cause is not Cause.ALL_DONE:
+            return
+        self._cause, self._signal = cause, number
+        self._stopped_rank = rank if cause is Cause.RANK_STOPPED else None
+        self._give_orders(orders)
+        if self._fellows is not None:
+            self._fellows.job_ends(cause, orders, number, rank)
+
+    def pause(self, is_paused: bool) -> None:
+        for process in self._alive():
+            process.pass_on(signal.SIGSTOP if is_paused else signal.SIGCONT)
+
+    def warn(self, number: int) -> None:
+        """For scripts that handle the scheduler's warning themselves."""
+        for process in self._alive():
+            process.warn(number)
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+    def note(self, text: str) -> None:
+        self._note(text)
 
     def _register(self) -> None:
         self._selector.register(self._signals.fd, selectors.EVENT_READ, lambda: None)
         for log in self._logs:
             self._selector.register(log.fd, selectors.EVENT_READ, self._log_reader(log))
+        if self._fellows is not None:
+            self._fellows.register(self._selector, self)
         for rank, process in self._processes.items():
             self._selector.register(process.status_fd, selectors.EVENT_READ, self._status_reader(rank))
             if process.pidfd is not None:
@@ -178,7 +202,7 @@ class Supervisor:
         longest = 0.1 if any(process.pidfd is None for process in self._alive()) else 1.0
         deadlines = [told.must_end_at for told in self._told.values() if told.must_end_at is not None]
         deadlines += [at for at, _ in self._orders]
-        return max(0.0, min([longest, self._limits.stopped_named_s, *(at - time.monotonic() for at in deadlines)]))
+        return max(0.0, min([longest, *(at - time.monotonic() for at in deadlines)]))
 
     def _hear(self, rank: int) -> None:
         for message in self._statuses[rank].read():
@@ -198,8 +222,8 @@ class Supervisor:
             told.reported_code = code if isinstance(code, int) else 0
             # after a traceback the clock already runs
             told.must_end_at = told.must_end_at or time.monotonic() + self._limits.exit_s
-        elif kind == "single-device" and len(self._processes) > 1:
-            self._end_job(Cause.SINGLE_DEVICE, AFTER_A_FAILURE)
+        elif kind == "single-device" and (len(self._processes) > 1 or self._fellows is not None):
+            self.end_job(Cause.SINGLE_DEVICE, AFTER_A_FAILURE)
 
     def _after_end(self, rank: int) -> None:
         self._hear(rank)
@@ -207,16 +231,12 @@ class Supervisor:
         end = self._end_of(rank)
         if end.signal is not None and end.reported_code is not None and end.signal not in end.signals_sent:
             self._note(f"rank {rank} died by signal {end.signal} after its script had ended with {end.reported_code}")
+        if self._fellows is not None:
+            self._fellows.rank_ended(end)
         if end.code != 0:
-            self._end_job(Cause.RANK_FAILED, AFTER_A_FAILURE)
+            self.end_job(Cause.RANK_FAILED, AFTER_A_FAILURE)
 
-    def _end_job(self, cause: Cause, orders: Sequence[tuple[float, int]]) -> None:
-        if self._cause is not Cause.ALL_DONE:
-            return
-        self._cause = cause
-        self._give_orders(orders)
-
-    def _give_orders(self, orders: Sequence[tuple[float, int]]) -> None:
+    def _give_orders(self, orders: Orders) -> None:
         now = time.monotonic()
         self._orders = [(now + after_s, number) for after_s, number in orders]
         self._give_up_at = now + orders[-1][0] + self._limits.kill_s
@@ -224,20 +244,30 @@ class Supervisor:
     def _obey(self, number: int) -> None:
         if number == signal.SIGTSTP:
             self._pause()
+        elif number in WARNINGS:
+            self.warn(number)
+            if self._stopping is not None:
+                self._stopping.warned(number)
+            if self._fellows is not None:
+                self._fellows.warned(number)
         elif self._cause is Cause.INTERRUPTED:
             # asked twice: no more patience
             self._give_orders(AT_ONCE)
+            if self._fellows is not None:
+                self._fellows.job_ends(Cause.INTERRUPTED, AT_ONCE, number, None)
         else:
-            self._signal = number
-            self._end_job(Cause.INTERRUPTED, AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE)
+            orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
+            self.end_job(Cause.INTERRUPTED, orders, number=number)
 
     def _pause(self) -> None:
         """Ctrl-Z: ranks sit in sessions of their own, so the terminal reaches only the launcher."""
-        for process in self._alive():
-            process.pass_on(signal.SIGSTOP)
+        self.pause(True)
+        if self._fellows is not None:
+            self._fellows.paused(True)
         os.kill(os.getpid(), signal.SIGSTOP)
-        for process in self._alive():
-            process.pass_on(signal.SIGCONT)
+        self.pause(False)
+        if self._fellows is not None:
+            self._fellows.paused(False)
 
     def _enforce(self, now: float) -> None:
         while self._orders and self._orders[0][0] <= now:
@@ -258,16 +288,9 @@ class Supervisor:
 
     def _look_for_stopped(self, now: float) -> None:
         states = {rank: process.state() for rank, process in self._processes.items() if process.is_alive}
-        to_name, too_long = self._stopped.look(now, states)
-        for rank in to_name:
-            process = self._processes[rank]
-            self._say(
-                f"topout: rank {rank} on {process.rank.host} (pid {process.pid}) is stopped and holds up the others; "
-                f"continue it with kill -CONT {process.pid}"
-            )
+        too_long = self._stopped.look(now, states)
         if too_long is not None and self._cause is Cause.ALL_DONE:
-            self._stopped_rank = too_long
-            self._end_job(Cause.RANK_STOPPED, AFTER_A_FAILURE)
+            self.end_job(Cause.RANK_STOPPED, AFTER_A_FAILURE, rank=too_long)
 
     def _drain(self) -> None:
         """What ranks wrote last still sits in their pipes; a grandchild that left its group may keep one open."""
@@ -296,10 +319,3 @@ class Supervisor:
             failure=told.failure,
             failed_at_ns=told.failed_at_ns,
         )
-
-
-def _seconds(text: str | None, otherwise: float) -> float:
-    try:
-        return max(0.1, float(text)) if text else otherwise
-    except ValueError:
-        return otherwise

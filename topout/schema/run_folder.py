@@ -7,14 +7,15 @@ topout-runs/<date>-<script>-<n>/
     logs/rank-00000.out|err  what the rank printed
     profile/rank-00000.json  a torch.profiler window, with --profile
     first_failure.txt        the first failing rank's traceback, when there is one
+    hang/rank-00000.txt      stacks of the ranks that could still answer, when the job hung
     analysis.json            measures, verdict and findings (versioned)
     report.html              the same to read
 """
 
 import json
 import os
+import time
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class RunFolder:
 
 def create_run_folder(root: Path, script_name: str) -> RunFolder:
     """Makes a folder of its own for a run; two runs that start together get different ones."""
-    day = datetime.now().astimezone().strftime("%Y-%m-%d")
+    day = time.strftime("%Y-%m-%d")
     stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(script_name).stem) or "run"
     for number in range(1, 100_000):
         folder = root / f"{day}-{stem}-{number}"

@@ -5,6 +5,7 @@ command line. An unknown key is an error that names the file, the line and the n
 """
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 from topout.schema.errors import TopoutError
 
 CONFIG_NAME = "topout.toml"
+BIND_POLICIES = ("auto", "gpu", "socket", "numa", "core", "node", "none")
+"""What a rank is bound to; `auto` is the GPU's domain, else whole cores shared out evenly."""
+PER_NODE = ("gpu", "socket", "numa", "core", "node")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +28,22 @@ class RunSpec:
     args: tuple[str, ...] = ()
     is_module: bool = False
     num_ranks: int | None = None
-    """None: one a GPU, else one a NUMA domain."""
-    per_node: int | None = None
-    bind: bool = True
+    """None: one a GPU, else one a NUMA domain, on every host."""
+    nodes: int | None = None
+    """How many hosts of the allocation to use; None: all."""
+    per_node: int | str | None = None
+    """Ranks on each host, or what each host gets one rank for (`PER_NODE`)."""
+    bind: str = "auto"
+    """One of `BIND_POLICIES`."""
+    bind_report: bool = False
+    interface: str | None = None
+    """Network interface over which hosts reach each other; None: chosen by route and speed."""
+    start_timeout_s: float = 25.0
+    """Seconds without a further host arriving after which a start counts as failed."""
+    restarts: int = 0
+    """How often the job is started again after a rank or a host failed."""
+    min_nodes: int | None = None
+    """Fewest hosts with which a restart goes on; None: all of them."""
     record: bool = True
     steps: int | None = None
     """End cleanly after so many optimizer steps."""
@@ -41,7 +58,10 @@ class RunSpec:
     """Where each value came from: `default`, `topout.toml:3` or `--flag`."""
 
 
-_FROM_FILE = ("num_ranks", "per_node", "bind", "record", "steps", "data_share", "profile", "filter", "runs")
+_FROM_FILE = (
+    "num_ranks", "nodes", "per_node", "bind", "interface", "start_timeout_s", "restarts", "min_nodes", "record",
+    "steps", "data_share", "profile", "filter", "runs",
+)  # fmt: skip
 
 
 def parse_share(text: str | float) -> float:
@@ -65,6 +85,33 @@ def parse_steps_range(text: str | int) -> tuple[int, int]:
     if not 0 <= window[0] <= window[1]:
         raise TopoutError(f"{text!r} is not a range of steps.", why="steps count from 0", do="try --profile 20-29")
     return window
+
+
+def parse_bind(text: str) -> tuple[str, bool]:
+    """`socket`, `report` or `socket,report`: what a rank is bound to, and whether the table is printed."""
+    words = [word.strip() for word in text.split(",")]
+    policies = [word for word in words if word != "report"]
+    if len(policies) > 1 or any(policy not in BIND_POLICIES for policy in policies):
+        raise _unknown_word("--bind", text, (*BIND_POLICIES, "report"))
+    return policies[0] if policies else "auto", "report" in words
+
+
+def parse_per_node(text: str | int) -> int | str:
+    """A number of ranks, or what each host gets one rank for."""
+    if isinstance(text, int) or text.lstrip("-").isdigit():
+        return int(text)
+    if text not in PER_NODE:
+        raise _unknown_word("--per-node", text, PER_NODE)
+    return text
+
+
+def _unknown_word(flag: str, text: str, valid: Sequence[str]) -> TopoutError:
+    near = get_close_matches(text, valid, n=1)
+    return TopoutError(
+        f"{flag} {text} is not known.",
+        why=f"it takes {', '.join(valid)}" + (" or a number" if flag == "--per-node" else ""),
+        do=f"did you mean {flag} {near[0]}?" if near else f"try {flag} {valid[0]}",
+    )
 
 
 def resolve_spec(flags: dict[str, Any], config: Path | None) -> RunSpec:
@@ -107,7 +154,10 @@ def _read_config(path: Path) -> dict[str, tuple[Any, int]]:
     return found
 
 
-_TYPES: dict[str, type] = {"num_ranks": int, "per_node": int, "steps": int, "bind": bool, "record": bool, "runs": str}
+_TYPES: dict[str, type] = {
+    "num_ranks": int, "nodes": int, "steps": int, "record": bool, "runs": str, "interface": str, "restarts": int,
+    "min_nodes": int, "bind": str,
+}  # fmt: skip
 
 
 def _checked(path: Path, key: str, value: Any) -> Any:
@@ -115,6 +165,14 @@ def _checked(path: Path, key: str, value: Any) -> Any:
         return parse_share(value)
     if key == "profile":
         return parse_steps_range(value)
+    if key == "per_node" and type(value) in (int, str):
+        return parse_per_node(value)
+    if key == "start_timeout_s" and type(value) in (int, float):
+        return float(value)
+    if key == "bind" and type(value) is str:
+        return parse_bind(value)[0]
+    if key == "bind" and type(value) is bool:
+        return "auto" if value else "none"
     if key == "filter" and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
     expected = _TYPES.get(key, list)

@@ -1,0 +1,254 @@
+"""Launchers on two hosts trust each other only after both have shown the job's token, and nothing else gets in."""
+
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+
+import pytest
+
+from topout import __version__
+from topout.launch import rendezvous
+from topout.launch.gathering import Gathering
+from topout.launch.meeting_point import MeetingPoint, free_ports, hold_port, reach
+from topout.launch.member import Member
+from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
+from topout.launch.signals import LauncherSignals
+from topout.launch.wire import NotOursError, Wire
+from topout.schema.errors import TopoutError
+from topout.schema.world import Core, Host
+
+HOST = Host(name="n2", cores=(Core(index=0, physical=0, socket=0, numa=0),), memory_bytes=1)
+
+
+def say_hello(port: int, token: str, number: int = 1, host: Host = HOST) -> Wire:
+    import msgspec
+
+    wire = connect_once("127.0.0.1", port, token)
+    wire.send("hello", member=msgspec.to_builtins(Member(number=number, host=host, is_task=True)))
+    return wire
+
+
+def gather(listener: socket.socket, token: str, num_wanted: int, timeout_s: float = 10.0) -> list[str]:
+    with Gathering(listener, token, None) as gathering:
+        links = gathering.await_all(
+            num_wanted,
+            timeout_s=timeout_s,
+            signals=LauncherSignals(),
+            check=lambda: None,
+            missing=lambda arrived: f"others than {sorted(arrived)}",
+        )
+    return [link.member.host.name for link in links]
+
+
+def in_background(action, *arguments):
+    results: list = []
+
+    def run():
+        try:
+            results.append(action(*arguments))
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return results, thread
+
+
+def test_who_knows_the_token_is_let_in():
+    listener = listen("127.0.0.1")
+    results, thread = in_background(gather, listener, "secret", 1)
+    wire = say_hello(listener.getsockname()[1], "secret")
+    thread.join(10)
+    assert results == [["n2"]]
+    assert wire.peer_version == __version__
+
+
+def test_who_does_not_know_the_token_is_refused_and_holds_nobody_up():
+    listener = listen("127.0.0.1")
+    port = listener.getsockname()[1]
+    results, thread = in_background(gather, listener, "secret", 1)
+    silent = socket.create_connection(("127.0.0.1", port))
+    noisy = socket.create_connection(("127.0.0.1", port))
+    noisy.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100_000)
+    with pytest.raises(NotOursError):
+        connect_once("127.0.0.1", port, "another")
+    say_hello(port, "secret")
+    thread.join(10)
+    assert results == [["n2"]]
+    silent.close()
+    noisy.close()
+
+
+def test_a_head_that_does_not_know_the_token_is_not_obeyed():
+    impostor = socket.create_server(("127.0.0.1", 0))
+
+    def pretend():
+        connection, _ = impostor.accept()
+        connection.sendall(json.dumps({"kind": "challenge", "nonce": "00", "topout": __version__}).encode() + b"\n")
+        connection.recv(4096)
+        connection.sendall(json.dumps({"kind": "welcome", "proof": "00", "now_ns": 1}).encode() + b"\n")
+        connection.recv(4096)
+
+    _, thread = in_background(pretend)
+    with pytest.raises(NotOursError, match="token"):
+        connect_once("127.0.0.1", impostor.getsockname()[1], "secret")
+    thread.join(10)
+    impostor.close()
+
+
+def test_another_jobs_head_on_our_port_is_passed_over():
+    other, own = listen("127.0.0.1"), listen("127.0.0.1")
+    ports = [other.getsockname()[1], own.getsockname()[1]]
+    others, first = in_background(gather, other, "theirs", 1, 2.0)
+    results, second = in_background(gather, own, "ours", 1)
+    import msgspec
+
+    wire = connect(["127.0.0.1"], ports, "ours", timeout_s=10)
+    wire.send("hello", member=msgspec.to_builtins(Member(number=3, host=HOST, is_task=True)))
+    second.join(10)
+    first.join(10)
+    assert results == [["n2"]]
+    assert isinstance(others[0], TopoutError)
+
+
+def test_who_does_not_arrive_is_named_within_the_timeout():
+    listener = listen("127.0.0.1")
+    with pytest.raises(TopoutError, match=r"2 of 2 did not arrive: others than \[\]"):
+        gather(listener, "secret", 2, timeout_s=0.3)
+
+
+def test_another_version_is_named(monkeypatch):
+    listener = listen("127.0.0.1")
+    results, thread = in_background(gather, listener, "secret", 1)
+    monkeypatch.setattr("topout.launch.wire.__version__", "9.9.9")
+    say_hello(listener.getsockname()[1], "secret")
+    thread.join(10)
+    assert "n2 runs another topout" in str(results[0])
+    assert "9.9.9" in results[0].why
+
+
+def test_two_that_claim_one_place_are_refused():
+    listener = listen("127.0.0.1")
+    results, thread = in_background(gather, listener, "secret", 3)
+    wires = [say_hello(listener.getsockname()[1], "secret", number=1) for _ in range(2)]
+    thread.join(10)
+    assert "Two launchers claim place 1" in str(results[0])
+    # the one that had been let in is told to go
+    deadline = time.monotonic() + 5
+    heard: list = []
+    while not heard and time.monotonic() < deadline:
+        heard = wires[0].receive()
+        time.sleep(0.02)
+    assert heard and heard[0]["kind"] == "bye"
+
+
+def test_clocks_of_both_ends_are_compared():
+    listener = listen("127.0.0.1")
+    _, thread = in_background(gather, listener, "secret", 1)
+    wire = say_hello(listener.getsockname()[1], "secret")
+    thread.join(10)
+    assert abs(wire.clock_offset_ns) < 50_000_000  # both ends are this process
+
+
+def test_a_message_larger_than_the_sockets_buffer_arrives_whole():
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    sender._settle()
+    receiver._settle()
+    receiver._longest_bytes = 1 << 24
+    text = "x" * 3_000_000
+    sender.send("output", data=text)
+    messages: list = []
+    deadline = time.monotonic() + 10
+    while not messages and time.monotonic() < deadline:
+        sender.flush()
+        messages += receiver.receive()
+    assert messages == [{"kind": "output", "data": text}]
+
+
+def test_the_port_comes_from_the_job_and_a_taken_one_is_passed_over():
+    assert job_ports("slurm-17.0") == job_ports("slurm-17.0")
+    assert job_ports("slurm-17.0") != job_ports("slurm-18.0")
+    assert all(20_000 <= port < 32_000 for port in job_ports("x"))
+    ports = job_ports(f"test-{os.getpid()}")
+    with listen("127.0.0.1", ports) as first, listen("127.0.0.1", ports) as second:
+        assert first.getsockname()[1] != second.getsockname()[1]
+        assert {first.getsockname()[1], second.getsockname()[1]} <= set(ports)
+
+
+def test_all_ports_taken_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(TopoutError, match="No port to lead this job"):
+            listen("127.0.0.1", [taken.getsockname()[1]])
+
+
+def test_the_token_is_the_same_for_one_job_and_another_for_the_next(tmp_path):
+    environ = {"HOME": str(tmp_path)}
+    assert job_token("1", environ) == job_token("1", environ) != job_token("2", environ)
+    key = tmp_path / ".config/topout/key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert job_token("1", {**environ, "TOPOUT_TOKEN": "mine"}) == "mine"
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path):
+    environ = {"HOME": str(tmp_path)}
+    job_token("1", environ)
+    (tmp_path / ".config/topout/key").chmod(0o644)
+    with pytest.raises(TopoutError) as error:
+        job_token("1", environ)
+    assert "only its owner" in error.value.why
+
+
+def test_many_processes_that_need_a_key_at_once_get_the_same(tmp_path):
+    import subprocess
+    import sys
+
+    code = "import os; from topout.launch.rendezvous import job_token; print(job_token('1', os.environ))"
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    environ.pop("XDG_CONFIG_HOME", None)
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True) for _ in range(8)
+    ]
+    assert len({process.communicate()[0] for process in started}) == 1
+
+
+def test_a_name_that_does_not_resolve_is_an_error_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_UNKNOWN_NAME_S", 0.0)
+    with pytest.raises(TopoutError) as error:
+        rendezvous.resolve("no-such-host.invalid")
+    assert "no-such-host.invalid" in error.value.problem
+    assert "TOPOUT_HEAD" in error.value.do
+
+
+def test_an_unreachable_head_is_an_error_after_the_timeout():
+    port = free_ports("127.0.0.1", 1)[0]
+    with pytest.raises(TopoutError) as error:
+        connect(["127.0.0.1"], [port], "secret", timeout_s=0.3)
+    assert str(port) in error.value.why
+    assert "--start-timeout" in error.value.do
+
+
+def test_the_meeting_point_answers_and_then_leaves_its_port_to_rank_0():
+    selector = selectors.DefaultSelector()
+    point = MeetingPoint("127.0.0.1", "secret")
+    point.register(selector)
+    results, thread = in_background(reach, "127.0.0.1", point.port, "secret")
+    while thread.is_alive():
+        for key, _ in selector.select(0.1):
+            key.data()
+    assert results == [None]
+    point.stop_answering()
+    with socket.socket() as rank_0:
+        rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rank_0.bind(("0.0.0.0", point.port))
+        rank_0.listen()
+    point.close()
+
+
+def test_a_meeting_point_that_nobody_can_reach_says_why():
+    holder = hold_port("127.0.0.1")
+    assert "refused" in str(reach("127.0.0.1", holder.getsockname()[1], "secret")).lower()
+    holder.close()

@@ -1,0 +1,68 @@
+"""The verbs by name, loaded when called, and how a mistake in their words is explained.
+
+Literal help, so that `topout --help` imports no verb. Not for logic of a verb; each has its own file.
+"""
+
+from difflib import get_close_matches
+
+from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+
+from topout import __version__
+from topout.schema.errors import TopoutError
+
+app = App(
+    name="topout",
+    help="Find out why training scales badly, mend it, and know how many nodes are worth asking for.",
+    help_epilogue="Start with: topout run train.py",
+    version=__version__,
+    print_error=False,
+    exit_on_error=False,
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+    help_format="plaintext",
+    default_parameter=Parameter(show_default=False),
+)
+app.command(
+    "topout.cli.run:run",
+    name="run",
+    help="Run a training script on every GPU or core, record and explain it.",
+    usage="Usage: topout run [OPTIONS] [SCRIPT [ARGS...]]",
+    sort_key=1,
+)
+app.command("topout.cli.watch:watch", name="watch", help="Watch a running job, all ranks in one pane.", sort_key=2)
+app.command("topout.cli.analyze:analyze", name="analyze", help="Say what holds a recorded run back.", sort_key=3)
+app.command("topout.cli.compare:compare", name="compare", help="Say whether run B is faster than run A.", sort_key=4)
+app.command("topout.cli.explain:explain", name="explain", help="Explain a finding by its code.", sort_key=5)
+app.command(
+    "topout.cli.submit:submit",
+    name="submit",
+    help="Write a job script for this site's scheduler and submit it.",
+    usage="Usage: topout submit [OPTIONS] [SCRIPT [ARGS...]]",
+    sort_key=6,
+)
+app.command("topout.cli.doctor:doctor", name="doctor", help="Check whether this machine or job is fit.", sort_key=7)
+app.command("topout.cli.hardware:hardware", name="hardware", help="Show what devices can do at most.", sort_key=8)
+
+
+def call_verb(arguments: list[str]) -> object:
+    """Raises TopoutError for words that do not fit."""
+    try:
+        return app(arguments)
+    except CycloptsError as error:
+        raise _usage_error(error, arguments) from error
+
+
+def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
+    verbs = [name for name in app if not name.startswith("-")]
+    if isinstance(error, UnknownCommandError):
+        # cyclopts would import every verb to word this
+        near = get_close_matches(arguments[0], verbs, n=1)
+        return TopoutError(
+            f"There is no verb {arguments[0]!r}.",
+            why=f"topout has {', '.join(verbs)}",
+            do=f"did you mean topout {near[0]}?" if near else "topout --help",
+        )
+    verb = f" {arguments[0]}" if arguments and arguments[0] in verbs else ""
+    return TopoutError(
+        " ".join(str(error).split()), why="these words do not fit the options", do=f"topout{verb} --help"
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""A training run as the command line asks for it: options to spec, job, report, exit code.
+
+Imports no parser: under a scheduler this is started once for every rank, and each must be there at once.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from topout.cli.finish import finish, shown
+from topout.launch.job import JobResult, run_job
+from topout.launch.terminal import Terminal
+from topout.schema.spec import (
+    RunSpec,
+    find_config,
+    parse_bind,
+    parse_per_node,
+    parse_share,
+    parse_steps_range,
+    resolve_spec,
+)
+
+
+def train(options: Mapping[str, Any]) -> int:
+    """Options by the names of `run`'s parameters; those that were not given are missing or None."""
+    spec = spec_from(options)
+    is_json, is_quiet = bool(options.get("json_output")), bool(options.get("quiet"))
+    result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet))
+    wants_report = options.get("report") is not False and spec.record
+    return conclude(result, wants_report=wants_report, is_json=is_json, is_quiet=is_quiet)
+
+
+def spec_from(options: Mapping[str, Any]) -> RunSpec:
+    given = {name: value for name, value in options.items() if value is not None}
+    script, *args = given.get("script_and_args") or (None,)
+    is_module = bool(given.get("module"))
+    flags = {name: given.get(name) for name in ("num_ranks", "nodes", "interface", "restarts", "min_nodes", "record")}
+    flags |= {
+        "script": script,
+        "args": tuple(args) or None,
+        "is_module": is_module or None,
+        "per_node": parse_per_node(given["per_node"]) if "per_node" in given else None,
+        **_binding(given.get("bind"), bool(given.get("no_bind"))),
+        "start_timeout_s": given.get("start_timeout"),
+        "steps": given.get("steps"),
+        "data_share": parse_share(given["data_share"]) if "data_share" in given else None,
+        "profile": parse_steps_range(given["profile"]) if "profile" in given else None,
+        "filter": tuple(given.get("filter", ())) or None,
+        "runs": given.get("runs"),
+    }
+    return resolve_spec(flags, find_config(None if is_module else script))
+
+
+def _binding(bind: str | None, no_bind: bool) -> dict[str, Any]:
+    if bind is None:
+        return {"bind": "none" if no_bind else None}
+    policy, wants_report = parse_bind(bind)
+    return {"bind": "none" if no_bind else policy, "bind_report": wants_report}
+
+
+def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: bool) -> int:
+    """Verdict first, the first failure's traceback last; the job's exit code whatever happens to the report."""
+    if result.status == "followed":
+        return result.exit_code
+    finished = finish(result.folder) if wants_report and result.folder is not None else None
+    if is_json:
+        with contextlib.suppress(BrokenPipeError):
+            print((finished.json_text if finished else None) or json.dumps(_bare(result)), flush=True)
+    elif finished is not None and not is_quiet:
+        _talk(f"\n{finished.text}")
+    elif result.folder is not None and not is_quiet:
+        _talk(f"\nRun     {shown(result.folder.path)}\nNext    topout analyze {shown(result.folder.path)}")
+    if result.last_words is not None:
+        _talk(f"\n{result.last_words}")
+    return result.exit_code
+
+
+def _bare(result: JobResult) -> dict[str, Any]:
+    """What --json gives when there is nothing to analyse."""
+    return {
+        "run": result.folder.path.name if result.folder else None,
+        "status": result.status,
+        "exit_code": result.exit_code,
+        "notes": list(result.notes),
+    }
+
+
+def _talk(text: str) -> None:
+    if text.strip():
+        print(text, file=sys.stderr, flush=True)

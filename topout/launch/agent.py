@@ -1,0 +1,304 @@
+"""A launcher that follows: joins its job's head, starts the ranks it is told to, and reports how they end.
+
+Started on each host through the scheduler (`python -m topout.launch.agent`), or as one of the tasks that a scheduler
+started itself. It lives over restarts, and ends its ranks at once when the head is gone. Prints nothing of its own.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from topout.host.nics import choose_interface
+from topout.host.topology import read_host
+from topout.launch import oom_kills
+from topout.launch.first_failure import RankEnd
+from topout.launch.local_ranks import LocalRanks
+from topout.launch.meeting_point import MeetingPoint, free_ports, reach
+from topout.launch.member import Member
+from topout.launch.outcome import AT_ONCE, Cause, Orders
+from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, connect
+from topout.launch.signals import LauncherSignals
+from topout.launch.stop_agreement import Order, obey
+from topout.launch.supervise import Supervisor
+from topout.launch.target import rank_command
+from topout.launch.variables import PLACE_VARIABLE
+from topout.launch.wire import Wire
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.run_folder import RunFolder
+from topout.schema.spec import RunSpec
+from topout.schema.world import Host, World
+
+_TAIL_CHARACTERS = 4096
+
+
+class Agent:
+    """Does what the head says, one round after the other."""
+
+    def __init__(self, wire: Wire, member: Member, token: str) -> None:
+        self._wire = wire
+        self._member = member
+        self._token = token
+        self._messages: list[dict[str, Any]] = []
+        self._selector = selectors.DefaultSelector()
+        self._meeting_point: MeetingPoint | None = None
+
+    def serve(self) -> int:
+        """Returns the exit code of the job."""
+        self._wire.send("hello", member=msgspec.to_builtins(self._member))
+        with LauncherSignals() as signals:
+            self._selector.register(self._wire.fd, selectors.EVENT_READ, lambda: None)
+            self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
+            while True:
+                message = self._next(signals)
+                if message is None:
+                    return int(ExitCode.JOB_FAILED)
+                kind = message.get("kind")
+                if kind == "prepare":
+                    self._prepare(message)
+                elif kind == "reach":
+                    why = reach(str(message["address"]), int(message["port"]), self._token)
+                    self._wire.send("reached", why=why)
+                elif kind == "start":
+                    if self._meeting_point is not None:
+                        self._meeting_point.stop_answering()
+                    self._run(message, signals)
+                elif kind == "bye":
+                    return int(message.get("exit_code", 0))
+
+    def _next(self, signals: LauncherSignals) -> dict[str, Any] | None:
+        """None when the head is gone, or a signal says that this host shall go."""
+        while not self._messages:
+            if not self._wire.is_open:
+                return None
+            for key, _ in self._selector.select(1.0):
+                key.data()
+            if signals.taken():
+                return None
+            self._wire.flush()
+            self._messages += self._wire.receive()
+        return self._messages.pop(0)
+
+    def _prepare(self, message: dict[str, Any]) -> None:
+        address = self._member.host.address
+        self._release()
+        if message["is_master"]:
+            self._meeting_point = MeetingPoint(address, self._token)
+            self._meeting_point.register(self._selector)
+        self._wire.send(
+            "prepared",
+            ports=free_ports(address, int(message["num_ranks"])),
+            address=address,
+            master_port=self._meeting_point.port if self._meeting_point else None,
+        )
+
+    def _release(self) -> None:
+        if self._meeting_point is not None:
+            self._meeting_point.close()
+            self._meeting_point = None
+
+    def _run(self, message: dict[str, Any], signals: LauncherSignals) -> None:
+        world = msgspec.convert(message["world"], World)
+        spec = msgspec.convert(message["spec"], RunSpec)
+        numbers = set(message["ranks"])
+        ranks = [rank for rank in world.ranks if rank.rank in numbers]
+        fellows = FollowingFellows(self._wire)
+        try:
+            # a scheduler may start tasks somewhere else
+            os.chdir(message["cwd"])
+            folder = self._folder(message["run"])
+            local = LocalRanks(
+                ranks,
+                world,
+                spec,
+                rank_command(spec),
+                folder=folder,
+                restart=int(message["restart"]),
+                scheduler=message["scheduler"],
+                show=fellows.show,
+                note=fellows.note,
+                on_failure=lambda error: fellows.note(f"the run folder cannot be written: {error.strerror or error}"),
+            )
+        except (OSError, TopoutError) as error:
+            for rank in ranks:
+                fellows.could_not_start(rank.rank, self._member.host.name, str(error))
+            self._wire.send("finished")
+            return
+        try:
+            self._wire.send("started", pids=local.pids)
+            fellows.local = local
+            local.supervise(
+                signals, say=fellows.say, tick=lambda: None, watch=fellows.report, stopping=None, fellows=fellows
+            )
+            has_told = local.stop_page.has_told
+        finally:
+            local.close()
+            self._release()
+        self._messages += fellows.unread
+        self._wire.send("finished", has_told=has_told)
+
+    def _folder(self, run: str | None) -> RunFolder | None:
+        if run is None:
+            return None
+        folder = RunFolder(Path(run))
+        if folder.run_json.exists():
+            return folder
+        # no shared file system: keep this host's files here, and say where
+        own = Path(tempfile.gettempdir()) / "topout-runs" / folder.path.name
+        (own / "logs").mkdir(parents=True, exist_ok=True)
+        host = self._member.host.name
+        self._wire.send("note", text=f"{run} is not there; the files of its ranks are in {host}:{own}")
+        return RunFolder(own)
+
+
+class FollowingFellows:
+    """The head, as the supervisor of a following launcher sees it."""
+
+    is_busy = False
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._supervisor: Supervisor | None = None
+        self._oom_kills_before = oom_kills.count_oom_kills()
+        self.local: LocalRanks | None = None
+        self.unread: list[dict[str, Any]] = []
+
+    def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        fd = self._wire.fd
+
+        def read() -> None:
+            for message in self._wire.receive():
+                self._hear(message)
+            if not self._wire.is_open:
+                selector.unregister(fd)
+                supervisor.end_job(Cause.HOST_LOST, AT_ONCE)
+
+        selector.register(fd, selectors.EVENT_READ, read)
+
+    def rank_ended(self, end: RankEnd) -> None:
+        tail = self.local.stderr_tails[end.rank][-_TAIL_CHARACTERS:] if self.local and end.code else ""
+        kills = oom_kills.kills_since(self._oom_kills_before) if end.died_by_signal else None
+        content = msgspec.to_builtins(self._on_the_heads_clock(end))
+        self._wire.send("ended", end=content, tail=tail, num_oom_kills=kills)
+
+    def could_not_start(self, rank: int, host: str, why: str) -> None:
+        self.rank_ended(RankEnd(rank=rank, host=host, pid=0, ended_at_ns=0, exit_code=3, failure=why))
+        self._wire.send(
+            "ending", cause=Cause.RANK_FAILED, orders=[list(order) for order in AT_ONCE], number=None, rank=rank
+        )
+
+    def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None:
+        self._wire.send("ending", cause=cause, orders=[list(order) for order in orders], number=number, rank=rank)
+
+    def warned(self, number: int) -> None:
+        self._wire.send("warned", number=number)
+
+    def paused(self, is_paused: bool) -> None:
+        """Only the head has a terminal."""
+
+    def report(self, now: float) -> None:
+        """Once a second: how each rank does, which is also the sign that this host lives."""
+        if self.local is not None:
+            self._wire.send("look", ranks=[observation.to_wire() for observation in self.local.observations()])
+
+    def tick(self, now: float) -> None:
+        self._wire.flush()
+
+    def ends(self) -> Sequence[RankEnd]:
+        return ()
+
+    def say(self, text: str) -> None:
+        self._wire.send("say", text=text)
+
+    def note(self, text: str) -> None:
+        self._wire.send("note", text=text)
+
+    def show(self, stream: int, data: bytes) -> None:
+        self._wire.send("output", stream=stream, data=data.decode("latin-1"))
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        assert self._supervisor is not None
+        kind = message.get("kind")
+        if kind == "end":
+            orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
+            self._supervisor.end_job(Cause(message["cause"]), orders, number=message.get("number"))
+        elif kind == "stacks" and self.local is not None:
+            self.local.ask_stacks(message["ranks"])
+        elif kind == "warn":
+            self._supervisor.warn(int(message["number"]))
+        elif kind == "stop" and self.local is not None:
+            order = Order.from_wire(message["order"])
+            highest = obey(self.local.stop_page, order)
+            if highest is not None:
+                self._wire.send("frozen", round=order.round, highest=highest)
+        elif kind == "pause":
+            self._supervisor.pause(bool(message["is_paused"]))
+        elif kind in ("prepare", "start", "bye"):
+            self.unread.append(message)
+
+    def _on_the_heads_clock(self, end: RankEnd) -> RankEnd:
+        offset_ns = self._wire.clock_offset_ns
+        return replace(
+            end,
+            ended_at_ns=end.ended_at_ns + offset_ns,
+            told_at_ns=None if end.told_at_ns is None else end.told_at_ns + offset_ns,
+            failed_at_ns=None if end.failed_at_ns is None else end.failed_at_ns + offset_ns,
+        )
+
+
+def join(wire: Wire, token: str, *, number: int, is_task: bool, interface: str | None) -> int:
+    """Takes part in the job until its end."""
+    host = replace(read_host(), address=wire.own_address)
+    if wire.own_address != wire.peer_address or not wire.own_address.startswith("127."):
+        host = at_data_address(host, wire.peer_address, interface)
+    granted = tuple(sorted(os.sched_getaffinity(0)))
+    return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token).serve()
+
+
+def at_data_address(host: Host, peer: str, interface: str | None) -> Host:
+    """The host at the address and interface over which its ranks shall talk to others."""
+    address, name = choose_interface(host.nics, [peer], interface)
+    return replace(host, address=address, interface=name)
+
+
+def main(environ: Mapping[str, str] = os.environ) -> int:
+    """As the head had it started: where the head is stands in the environment."""
+    from topout.launch.detect import detect_allocation
+
+    addresses, _, port = environ[HEAD_VARIABLE].rpartition(":")
+    token = environ[TOKEN_VARIABLE]
+    wire = connect(addresses.split(","), [int(port)], token, timeout_s=25)
+    allocation = detect_allocation(environ)
+    task = allocation.task if allocation else None
+    number = _place(allocation.hosts if allocation else (), task.node_rank if task else None)
+    interface = environ.get(INTERFACE_VARIABLE)
+    for name in (HEAD_VARIABLE, TOKEN_VARIABLE, INTERFACE_VARIABLE, PLACE_VARIABLE):
+        os.environ.pop(name, None)
+    return join(wire, token, number=number, is_task=False, interface=interface)
+
+
+def _place(hosts: Sequence[str], node_rank: int | None) -> int:
+    """This host's place among the job's: as the scheduler counts, else by name."""
+    if node_rank is not None:
+        return node_rank
+    own = socket.gethostname()
+    with contextlib.suppress(ValueError):
+        return [host.partition(".")[0] for host in hosts].index(own.partition(".")[0])
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except TopoutError as error:
+        print(error, file=sys.stderr)  # noqa: T201 (the head shows it when nobody arrives)
+        sys.exit(int(error.exit_code))

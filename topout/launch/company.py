@@ -1,0 +1,84 @@
+"""All launchers of a job: this one alone, the tasks a scheduler started, or one a host that this one has started.
+
+Whichever it is, the job sees members and one way to start them. Not for running anything; `job` does, round by round.
+"""
+
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from topout.host.topology import read_host
+from topout.launch.allocation import Allocation
+from topout.launch.meeting_point import free_ports, hold_port
+from topout.launch.member import Member
+from topout.launch.roster import Roster
+from topout.launch.variables import is_this_host
+from topout.schema.world import World
+
+if TYPE_CHECKING:
+    from topout.launch.head import Head
+    from topout.launch.starters import Starters
+
+
+class Company:
+    """Who runs this job. Close it with the job's exit code."""
+
+    def __init__(
+        self,
+        local: Member | None,
+        allocation: Allocation | None,
+        head: "Head | None" = None,
+        starters: "Starters | None" = None,
+    ) -> None:
+        self.local = local
+        self.allocation = allocation
+        self.head = head
+        self._starters = starters
+        self._port_holder: socket.socket | None = None
+
+    @property
+    def scheduler(self) -> str | None:
+        """Whose variables describe launchers instead of ranks."""
+        is_of_tasks = self.local is not None and self.local.is_task
+        return None if self.allocation is None or is_of_tasks else self.allocation.scheduler
+
+    def members(self) -> list[Member]:
+        if self.head is not None:
+            return self.head.members()
+        return [self.local] if self.local is not None else []
+
+    def prepare(self, roster: Roster) -> World:
+        """The world with addresses and ports; several hosts have then reached the meeting point."""
+        if self.head is not None:
+            return self.head.prepare(roster)
+        address = roster.world.hosts[0].address
+        self._port_holder = hold_port(address)
+        ports = free_ports(address, roster.world.size)
+        ranks = tuple(replace(rank, port=port) for rank, port in zip(roster.world.ranks, ports, strict=True))
+        port = int(self._port_holder.getsockname()[1])
+        return replace(roster.world, ranks=ranks, master_address=address, master_port=port)
+
+    def end_round(self) -> None:
+        if self._port_holder is not None:
+            self._port_holder.close()
+            self._port_holder = None
+        if self.head is not None:
+            self.head.release()
+
+    def close(self, exit_code: int) -> None:
+        self.end_round()
+        if self.head is not None:
+            self.head.dismiss(exit_code)
+        if self._starters is not None:
+            self._starters.close()
+
+
+def alone(allocation: Allocation | None) -> Company:
+    granted = tuple(sorted(os.sched_getaffinity(0)))
+    return Company(Member(number=0, host=read_host(), granted=granted), allocation)
+
+
+def is_this_host_alone(allocation: Allocation) -> bool:
+    """An allocation of one host needs nobody started elsewhere, unless this is its batch or login host."""
+    return not allocation.hosts or (len(allocation.hosts) == 1 and is_this_host(allocation.hosts[0]))

@@ -1,0 +1,156 @@
+"""Finds the job's launchers: listens on one address of the job, until all of those who know its token have arrived.
+
+Whoever connects and says nothing, or does not know the token, is dropped without holding up the others.
+"""
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from topout import __version__
+from topout.launch.first_failure import RankEnd
+from topout.launch.member import Member
+from topout.launch.signals import LauncherSignals
+from topout.launch.wire import HANDSHAKE_S, Wire
+from topout.schema.errors import ExitCode, TopoutError
+
+
+@dataclass
+class Link:
+    """One other launcher, and what is known of its ranks."""
+
+    wire: Wire
+    member: Member
+    ranks: tuple[int, ...] = ()
+    ends: dict[int, RankEnd] = field(default_factory=dict)
+    has_finished: bool = True
+    heard_at: float = 0.0
+
+
+class Gathering:
+    """Open until left; then nobody else is let in."""
+
+    def __init__(self, listener: socket.socket, token: str, local: Member | None) -> None:
+        self._listener = listener
+        self._token = token
+        self._local = local
+        self._pending: dict[int, tuple[Wire, float]] = {}
+        self._links: dict[int, Link] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def __enter__(self) -> "Gathering":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, where: Any) -> None:
+        self._selector.close()
+        self._listener.close()
+        for wire, _ in self._pending.values():
+            wire.close()
+        if error is not None:
+            # they must not wait for a job that will not come
+            for link in self._links.values():
+                link.wire.send("bye", exit_code=int(ExitCode.ENVIRONMENT))
+                link.wire.close()
+
+    def await_all(
+        self,
+        num_wanted: int,
+        *,
+        timeout_s: float,
+        signals: LauncherSignals,
+        check: Callable[[], None],
+        missing: Callable[[set[int]], str],
+    ) -> list[Link]:
+        """Everybody, or an error that says who is missing.
+
+        `check` raises when those who start the others gave up; `missing` names who is not among the numbers given.
+        """
+        self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
+        progress_at = time.monotonic()
+        while len(self._arrived()) < num_wanted:
+            num_before = len(self._links)
+            for key, _ in self._selector.select(0.1):
+                key.data()
+            if signals.taken():
+                raise KeyboardInterrupt
+            now = time.monotonic()
+            if len(self._links) > num_before:
+                progress_at = now
+            self._drop_silent(now)
+            arrived = self._arrived()
+            if len(arrived) < num_wanted:
+                check()
+            if now - progress_at > timeout_s:
+                raise TopoutError(
+                    f"{num_wanted - len(arrived)} of {num_wanted} did not arrive: {missing(arrived)}.",
+                    why=f"nobody else came within {timeout_s:g} s; a host may be down, slow to start, or behind "
+                    "a filter between compute nodes",
+                    do="topout doctor, or wait longer with --start-timeout 120",
+                    exit_code=ExitCode.ENVIRONMENT,
+                )
+        return list(self._links.values())
+
+    def _arrived(self) -> set[int]:
+        own = {self._local.number} if self._local is not None else set()
+        return own | set(self._links)
+
+    def _drop_silent(self, now: float) -> None:
+        for fd, (wire, deadline) in list(self._pending.items()):
+            if now > deadline or not wire.is_open:
+                self._forget(fd)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        wire = Wire(connection)
+        wire.challenge()
+        fd = wire.fd
+        self._pending[fd] = (wire, time.monotonic() + HANDSHAKE_S)
+        self._selector.register(fd, selectors.EVENT_READ, lambda: self._hear_newcomer(fd))
+
+    def _hear_newcomer(self, fd: int) -> None:
+        wire, _ = self._pending[fd]
+        for message in wire.receive():
+            if not wire.peer_version:
+                if not wire.accept(message, self._token):
+                    break
+            elif message.get("kind") == "hello":
+                self._selector.unregister(fd)
+                del self._pending[fd]
+                self._admit(wire, message)
+                return
+        if not wire.is_open:
+            self._forget(fd)
+
+    def _admit(self, wire: Wire, message: dict[str, Any]) -> None:
+        member = msgspec.convert(message["member"], Member)
+        if wire.peer_version != __version__:
+            raise TopoutError(
+                f"{member.host.name} runs another topout than {socket.gethostname()}.",
+                why=f"it has version {wire.peer_version}, the first host has {__version__}",
+                do="install the same version in the environment of every host",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+        if member.number in self._links or (self._local is not None and self._local.number == member.number):
+            raise TopoutError(
+                f"Two launchers claim place {member.number} of this job: one on {member.host.name}.",
+                why="the same job was joined twice, or its tasks do not know their ranks",
+                do="start topout once for every task",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+        self._links[member.number] = Link(wire, member, heard_at=time.monotonic())
+
+    def _forget(self, fd: int) -> None:
+        wire, _ = self._pending.pop(fd)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(fd)
+        wire.close()

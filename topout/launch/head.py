@@ -1,0 +1,293 @@
+"""The leading launcher: tells the job's other launchers what to start, and hears how it went.
+
+It decides for the whole job; each of the others only runs the ranks of its host. Not for finding them; see `gathering`.
+"""
+
+import contextlib
+import selectors
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from topout.launch.first_failure import RankEnd
+from topout.launch.gathering import Link
+from topout.launch.meeting_point import MeetingPoint, free_ports
+from topout.launch.member import Member
+from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
+from topout.launch.roster import Roster
+from topout.launch.stop_agreement import Order
+from topout.launch.stopping import Stopping
+from topout.launch.supervise import Supervisor
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.spec import RunSpec
+from topout.schema.world import World
+
+if TYPE_CHECKING:
+    from topout.launch.watching import Watching
+
+_REPLY_S = 20.0
+"""For small questions to hosts that are all there."""
+_SILENCE_LOST_S = 60.0
+"""A launcher that says nothing for so long is gone, or stopped; `watchdog` names it long before."""
+
+
+class Head:
+    """Lives as long as the job, over restarts."""
+
+    def __init__(self, links: Sequence[Link], local: Member | None, token: str, say: Callable[[str], None]) -> None:
+        self._token = token
+        self._say = say
+        self.links = {link.member.number: link for link in links}
+        self.local = local
+        """The head's own rank, where a scheduler started it as one of the tasks."""
+        self._selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self._supervisor: Supervisor | None = None
+        self.meeting_point: MeetingPoint | None = None
+        self.show: Callable[[int, bytes], None] = lambda stream, data: None
+        self.started: Callable[[dict[int, int]], None] = lambda pids: None
+        self.tails: dict[int, str] = {}
+        self.oom_kills: dict[int, int | None] = {}
+        self.lost_hosts: list[str] = []
+        self.stopping: Stopping | None = None
+        self.watching: Watching | None = None
+        self.has_told = False
+        """A rank elsewhere was told to stop."""
+
+    # before a round
+
+    def members(self) -> list[Member]:
+        own = [self.local] if self.local is not None else []
+        members = [*own, *(link.member for link in self.links.values() if link.wire.is_open)]
+        return sorted(members, key=lambda member: member.number)
+
+    def prepare(self, roster: Roster) -> World:
+        """Ports on every host, and a meeting point that all of them have reached."""
+        world = roster.world
+        master = next(number for number, ranks in roster.ranks_of.items() if any(rank.rank == 0 for rank in ranks))
+        ports: dict[int, list[int]] = {}
+        for number, link in self._taking_part(roster):
+            link.wire.send("prepare", num_ranks=len(roster.ranks_of[number]), is_master=number == master)
+        if self.local is not None:
+            ports[self.local.number] = free_ports(self.local.host.address, len(roster.ranks_of[self.local.number]))
+        if self.local is not None and self.local.number == master:
+            self._meet_at(self.local.host.address)
+        replies = self._ask(roster, "prepared")
+        ports.update({number: list(reply["ports"]) for number, reply in replies.items()})
+        if self.meeting_point is not None:
+            address, port = self.meeting_point.address, self.meeting_point.port
+        else:
+            address, port = str(replies[master]["address"]), int(replies[master]["master_port"])
+        self._let_all_reach(roster, master, address, port)
+        of_rank = {
+            rank.rank: port
+            for number, ranks in roster.ranks_of.items()
+            for rank, port in zip(ranks, ports[number], strict=True)
+        }
+        ranks = tuple(replace(rank, port=of_rank[rank.rank]) for rank in world.ranks)
+        return replace(world, ranks=ranks, master_address=address, master_port=port)
+
+    def start(self, roster: Roster, world: World, spec: RunSpec, **more: Any) -> None:
+        """`more` is what else a launcher needs to know, as `agent` reads it."""
+        self.lost_hosts.clear()
+        for number, link in self._taking_part(roster):
+            link.ranks = tuple(rank.rank for rank in roster.ranks_of[number])
+            link.ends = {}
+            link.has_finished = False
+            link.heard_at = time.monotonic()
+            link.wire.send(
+                "start",
+                world=msgspec.to_builtins(world),
+                spec=msgspec.to_builtins(spec),
+                ranks=link.ranks,
+                **more,
+            )
+
+    def dismiss(self, exit_code: int) -> None:
+        """Everybody goes home; with the job's exit code where a scheduler looks at each task's."""
+        for link in self.links.values():
+            link.wire.send("bye", exit_code=exit_code)
+            link.wire.close()
+        self.release()
+        self._selector.close()
+
+    def release(self) -> None:
+        """Gives the ranks' meeting point back, after a round."""
+        if self.meeting_point is not None:
+            self.meeting_point.close()
+            self.meeting_point = None
+
+    # during a round, as the supervisor's fellows
+
+    @property
+    def is_busy(self) -> bool:
+        return any(not link.has_finished for link in self.links.values())
+
+    def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        for link in self.links.values():
+            if link.wire.is_open and not link.has_finished:
+                selector.register(link.wire.fd, selectors.EVENT_READ, self._reader(selector, link))
+
+    def rank_ended(self, end: RankEnd) -> None:
+        """Of the head's own ranks; nobody else needs to know."""
+
+    def warned(self, number: int) -> None:
+        for link in self.links.values():
+            link.wire.send("warn", number=number)
+
+    def ask_stacks(self, ranks: Sequence[int]) -> None:
+        for link in self.links.values():
+            if set(link.ranks) & set(ranks):
+                link.wire.send("stacks", ranks=list(ranks))
+
+    def order_stop(self, order: Order) -> None:
+        for link in self.links.values():
+            if not link.has_finished:
+                link.wire.send("stop", order=order.to_wire())
+
+    def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None:
+        for link in self.links.values():
+            if not link.has_finished:
+                link.wire.send("end", cause=cause, orders=list(orders), number=number, rank=rank)
+
+    def paused(self, is_paused: bool) -> None:
+        for link in self.links.values():
+            link.wire.send("pause", is_paused=is_paused)
+
+    def tick(self, now: float) -> None:
+        for link in self.links.values():
+            if link.has_finished:
+                continue
+            link.wire.send("beat")
+            silent_s = now - link.heard_at
+            if silent_s > _SILENCE_LOST_S:
+                self._lose(link, f"nothing was heard of it for {silent_s:.0f} s")
+
+    def ends(self) -> Sequence[RankEnd]:
+        return [end for link in self.links.values() for end in link.ends.values()]
+
+    def _reader(self, selector: selectors.BaseSelector, link: Link) -> Callable[[], None]:
+        fd = link.wire.fd
+
+        def read() -> None:
+            link.heard_at = time.monotonic()
+            for message in link.wire.receive():
+                self._hear(link, message)
+            if not link.wire.is_open:
+                selector.unregister(fd)
+                self._lose(link, "its connection broke")
+            elif link.has_finished:
+                selector.unregister(fd)
+
+        return read
+
+    def _hear(self, link: Link, message: dict[str, Any]) -> None:
+        assert self._supervisor is not None
+        kind, host = message.get("kind"), link.member.host.name
+        if kind == "ended":
+            end = msgspec.convert(message["end"], RankEnd)
+            link.ends[end.rank] = end
+            self.tails[end.rank] = str(message.get("tail", ""))
+            self.oom_kills[end.rank] = message.get("num_oom_kills")
+        elif kind == "ending":
+            orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
+            cause = Cause(message["cause"])
+            self._supervisor.end_job(cause, orders, number=message.get("number"), rank=message.get("rank"))
+        elif kind == "finished":
+            link.has_finished = True
+            self.has_told |= bool(message.get("has_told"))
+            if self.watching is not None:
+                self.watching.finished(link.member.number)
+        elif kind == "look" and self.watching is not None:
+            self.watching.hear(link.member.number, message["ranks"])
+        elif kind == "warned" and self.stopping is not None:
+            self.stopping.warned(int(message["number"]))
+        elif kind == "frozen" and self.stopping is not None:
+            self.stopping.hear(link.member.number, message)
+        elif kind == "started":
+            self.started({int(rank): int(pid) for rank, pid in message["pids"].items()})
+        elif kind == "output":
+            self.show(int(message["stream"]), str(message["data"]).encode("latin-1"))
+        elif kind == "say":
+            self._supervisor.say(str(message["text"]))
+        elif kind == "note":
+            self._supervisor.note(f"{host}: {message['text']}")
+
+    def _lose(self, link: Link, why: str) -> None:
+        """A host that is gone takes its ranks with it."""
+        if link.has_finished:
+            return
+        host = link.member.host.name
+        link.has_finished = True
+        link.wire.close()
+        self.lost_hosts.append(host)
+        for rank in link.ranks:
+            now_ns = time.monotonic_ns()
+            text = f"topout lost the host {host} ({link.member.host.address}): {why}."
+            link.ends.setdefault(
+                rank, RankEnd(rank=rank, host=host, pid=0, ended_at_ns=now_ns, exit_code=4, failure=text)
+            )
+        if self._supervisor is not None:
+            self._supervisor.end_job(Cause.HOST_LOST, AFTER_A_FAILURE)
+
+    # questions
+
+    def _taking_part(self, roster: Roster) -> list[tuple[int, Link]]:
+        return [(number, link) for number, link in self.links.items() if number in roster.ranks_of]
+
+    def _meet_at(self, address: str) -> None:
+        self.meeting_point = MeetingPoint(address, self._token)
+        self.meeting_point.register(self._selector)
+
+    def _let_all_reach(self, roster: Roster, master: int, address: str, port: int) -> None:
+        """One launcher of every other host tries; those on the same host would show nothing."""
+        tried = {
+            link.member.host.name: (number, link)
+            for number, link in self._taking_part(roster)
+            if number != master and link.member.host.name != roster.ranks_of[master][0].host
+        }
+        for _, link in tried.values():
+            link.wire.send("reach", address=address, port=port)
+        replies = self._ask(roster, "reached", only={number for number, _ in tried.values()})
+        if self.meeting_point is not None:
+            self.meeting_point.stop_answering()
+        failed = {
+            self.links[number].member.host.name: reply["why"] for number, reply in replies.items() if reply["why"]
+        }
+        if failed:
+            host, why = next(iter(failed.items()))
+            raise TopoutError(
+                f"{len(failed)} of {len(tried)} hosts cannot reach {address}:{port}, where the ranks meet.",
+                why=f"{host}: {why}; the port may be filtered between compute nodes",
+                do="topout doctor, or name another network with --interface",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+
+    def _ask(self, roster: Roster, kind: str, only: set[int] | None = None) -> dict[int, dict[str, Any]]:
+        """The replies of that kind, one a launcher."""
+        asked = {number: link for number, link in self._taking_part(roster) if only is None or number in only}
+        replies: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + _REPLY_S
+        with contextlib.ExitStack() as stack:
+            for link in asked.values():
+                self._selector.register(link.wire.fd, selectors.EVENT_READ, lambda: None)
+                stack.callback(self._selector.unregister, link.wire.fd)
+            while len(replies) < len(asked):
+                for key, _ in self._selector.select(0.1):
+                    key.data()
+                for number, link in asked.items():
+                    for reply in link.wire.receive():
+                        if reply.get("kind") == kind:
+                            replies[number] = reply
+                    is_late = time.monotonic() > deadline and number not in replies
+                    if is_late or not link.wire.is_open:
+                        raise TopoutError(
+                            f"{link.member.host.name} was lost while the job started.",
+                            why="its connection broke" if not link.wire.is_open else f"no answer in {_REPLY_S:g} s",
+                            do="look at that host; start again without it if it stays away",
+                            exit_code=ExitCode.ENVIRONMENT,
+                        )
+        return replies

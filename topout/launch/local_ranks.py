@@ -1,0 +1,204 @@
+"""The ranks of one host, from start to end: processes, their output, their counters.
+
+The same for a job of one host and for each host of a larger one. Not for deciding who takes part; `roster` does.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from topout.launch.log_pipe import LogPipe
+from topout.launch.observation import Observation
+from topout.launch.outcome import Limits, Outcome
+from topout.launch.rank_env import rank_environment
+from topout.launch.rank_process import RankProcess
+from topout.launch.signals import LauncherSignals
+from topout.launch.stopping import Stopping
+from topout.launch.supervise import Fellows, Supervisor
+from topout.record.preemption import PAGE_VARIABLE, StopPage
+from topout.record.status_page import PAGE_FD, StatusPage
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.run_folder import RunFolder
+from topout.schema.spec import RunSpec
+from topout.schema.world import Rank, World
+
+if TYPE_CHECKING:
+    from topout.record.sampler import Sampler
+
+_FDS_PER_RANK = 9
+
+Show = Callable[[int, bytes], None]
+"""Gives rank 0's output to the person; the first argument is 1 for stdout, 2 for stderr."""
+
+
+class LocalRanks:
+    """Started by the constructor; `supervise` returns when all have ended. Close in any case."""
+
+    def __init__(
+        self,
+        ranks: Sequence[Rank],
+        world: World,
+        spec: RunSpec,
+        command: Sequence[str],
+        *,
+        folder: RunFolder | None,
+        restart: int,
+        scheduler: str | None,
+        show: Show,
+        note: Callable[[str], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._note = note
+        self.processes: list[RankProcess] = []
+        self._logs: list[tuple[LogPipe, LogPipe]] = []
+        self._sampler: Sampler | None = None
+        _allow_open_files(_FDS_PER_RANK * len(ranks) + 64)
+        self.stop_page = StopPage.create(len(ranks))
+        self.pages: dict[int, StatusPage] = {}
+        environment = partial(
+            rank_environment,
+            world=world,
+            spec=spec,
+            run=folder.path if folder else None,
+            restart=restart,
+            scheduler=scheduler,
+        )
+        for slot, rank in enumerate(ranks):
+            try:
+                self.processes.append(self._start(slot, rank, command, environment))
+            except OSError as error:
+                self.close()
+                raise TopoutError(
+                    f"Rank {rank.rank} of {world.size} could not be started on {rank.host}.",
+                    why=error.strerror or str(error),
+                    do="start fewer ranks with -n, or raise the limits on processes and open files (ulimit -a)",
+                    exit_code=ExitCode.ENVIRONMENT,
+                ) from error
+        self._logs = [
+            (self._pipe(process, 1, show, on_failure), self._pipe(process, 2, show, on_failure))
+            for process in self.processes
+        ]
+        self._start_sampler()
+
+    def _start(
+        self, slot: int, rank: Rank, command: Sequence[str], environment: Callable[..., dict[str, str]]
+    ) -> RankProcess:
+        pages = {PAGE_VARIABLE: self.stop_page.variable(slot)}
+        page_fds = []
+        if self._folder is not None and self._spec.record:
+            # without a recorder nobody would take it
+            self.pages[rank.rank], page_fd = StatusPage.create()
+            page_fds.append(page_fd)
+            pages[PAGE_FD] = str(page_fd)
+
+        def variables(status_fd: int) -> dict[str, str]:
+            return environment(rank, status_fd=status_fd, inherited=os.environ) | pages
+
+        try:
+            return RankProcess(rank, command, variables, pass_fds=(*page_fds, self.stop_page.fd))
+        finally:
+            for fd in page_fds:
+                os.close(fd)
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {process.rank.rank: process.pid for process in self.processes}
+
+    @property
+    def stderr_tails(self) -> dict[int, str]:
+        return {p.rank.rank: err.tail for p, (_, err) in zip(self.processes, self._logs, strict=True)}
+
+    def supervise(
+        self,
+        signals: LauncherSignals,
+        *,
+        say: Callable[[str], None],
+        tick: Callable[[], None],
+        watch: Callable[[float], None],
+        stopping: Stopping | None,
+        fellows: Fellows | None = None,
+    ) -> Outcome:
+        supervisor = Supervisor(
+            self.processes,
+            [log for pair in self._logs for log in pair],
+            signals,
+            say=say,
+            note=self._note,
+            tick=tick,
+            watch=watch,
+            limits=Limits.from_environment(os.environ),
+            stopping=stopping,
+            fellows=fellows,
+        )
+        return supervisor.run()
+
+    def observations(self) -> list[Observation]:
+        """One look at each rank."""
+        return [
+            Observation(
+                rank=process.rank.rank,
+                host=process.rank.host,
+                pid=process.pid,
+                process_state=process.state() if process.is_alive else None,
+                page=self.pages[process.rank.rank].read() if process.rank.rank in self.pages else None,
+                has_ended=not process.is_alive,
+            )
+            for process in self.processes
+        ]
+
+    def ask_stacks(self, ranks: Sequence[int]) -> set[int]:
+        """Asks those that run here to write their stacks; returns which do."""
+        here = {rank for rank in ranks if rank in self.pages}
+        for rank in here:
+            self.pages[rank].ask()
+        return here
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.tell(signal.SIGKILL)
+        if self._sampler is not None:
+            self._sampler.stop()
+        for process in self.processes:
+            process.close()
+        for page in self.pages.values():
+            page.close()
+        self.stop_page.close()
+        for log in (log for pair in self._logs for log in pair):
+            log.close()
+
+    def _pipe(self, process: RankProcess, fd: int, show: Show, on_failure: Callable[[OSError], None]) -> LogPipe:
+        number = process.rank.rank
+        path = self._folder.log(number, "out" if fd == 1 else "err") if self._folder else None
+        return LogPipe(
+            process.out_fd if fd == 1 else process.err_fd,
+            path,
+            show=partial(show, fd) if number == 0 else None,
+            on_failure=on_failure,
+        )
+
+    def _start_sampler(self) -> None:
+        if self._folder is None or not self._spec.record:
+            return
+        # here, after the ranks have started: they need not wait for what only watches them
+        from topout.record.sampler import Sampler, Target
+
+        targets = [
+            Target(rank=p.rank.rank, pid=p.pid, gpu=p.rank.gpu, path=self._folder.counters(p.rank.rank))
+            for p in self.processes
+        ]
+        self._sampler = Sampler(targets, note=self._note)
+        self._sampler.start()
+
+
+def _allow_open_files(num_needed: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < num_needed:
+        with contextlib.suppress(ValueError, OSError):
+            wanted = num_needed if hard == resource.RLIM_INFINITY else min(num_needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,79 @@
+"""How jobs end: the causes, how long the launcher waits for what, and in which steps ranks are told to go.
+
+Only nouns and numbers; `supervise` acts on them.
+"""
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from topout.launch.first_failure import RankEnd
+
+
+class Cause(StrEnum):
+    """Why a job ended."""
+
+    ALL_DONE = "all done"
+    RANK_FAILED = "rank failed"
+    HOST_LOST = "host lost"
+    INTERRUPTED = "interrupted"
+    SINGLE_DEVICE = "single device"
+    RANK_STOPPED = "rank stopped"
+
+
+MAY_BE_RESTARTED = frozenset({Cause.RANK_FAILED, Cause.HOST_LOST, Cause.RANK_STOPPED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long the launcher waits for what, in seconds."""
+
+    exit_s: float = 5.0
+    """From a rank's last line or its traceback to its end."""
+    hang_named_s: float = 6.0
+    """From the last progress to the line that names who holds the job up."""
+    stopped_s: float = 30.0
+    """From a rank's SIGSTOP to the end of the job, when nobody continues it."""
+    drain_s: float = 1.0
+    """For output that a surviving grandchild may still write."""
+    kill_s: float = 10.0
+    """From the kill until a process counts as ended although the kernel still holds it."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Limits":
+        """These two can be set, for tests and for people who debug by stopping a rank."""
+        return cls(
+            hang_named_s=_seconds(environ.get("TOPOUT_HANG_NAMED_S"), cls.hang_named_s),
+            stopped_s=_seconds(environ.get("TOPOUT_STOPPED_LIMIT_S"), cls.stopped_s),
+        )
+
+
+Orders = Sequence[tuple[float, int]]
+"""(seconds from now, signal) in order of time."""
+
+AFTER_A_FAILURE: Orders = ((0.0, signal.SIGTERM), (2.0, signal.SIGKILL))
+AFTER_CTRL_C: Orders = ((0.0, signal.SIGINT), (3.0, signal.SIGTERM), (5.0, signal.SIGKILL))
+AFTER_TERMINATE: Orders = ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL))
+AT_ONCE: Orders = ((0.0, signal.SIGKILL),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a job ended."""
+
+    cause: Cause
+    ends: tuple[RankEnd, ...]
+    signal: int | None = None
+    """The signal to the launcher, when that is the cause."""
+    stopped_rank: int | None = None
+    lost_hosts: tuple[str, ...] = ()
+    is_stopped: bool = False
+    """The scheduler announced the end, and a script that asks for it was told (`topout.should_stop`)."""
+
+
+def _seconds(text: str | None, otherwise: float) -> float:
+    try:
+        return max(0.1, float(text)) if text else otherwise
+    except ValueError:
+        return otherwise

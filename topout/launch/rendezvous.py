@@ -1,0 +1,174 @@
+"""Where the launchers of a job meet: the token they share, the port made from the job's number, listening, connecting.
+
+Tasks that a scheduler started know their job's number and the head's host, nothing else; so both sides derive the same
+few ports and the same token. Not where the ranks meet: their port is chosen and tried by `meeting_point`.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from topout.host.nics import choose_interface, read_nics
+from topout.launch.variables import is_this_host
+from topout.launch.wire import NotOursError, Wire
+from topout.schema.errors import ExitCode, TopoutError
+
+TOKEN_VARIABLE = "TOPOUT_TOKEN"
+HEAD_VARIABLE = "TOPOUT_HEAD"
+INTERFACE_VARIABLE = "TOPOUT_INTERFACE"
+_FIRST_PORT, _NUM_PORTS = 20_000, 12_000
+"""Below the kernel's own range for outgoing connections (32768 and up)."""
+_CANDIDATES = 8
+_STRIDE = 1_009
+_CONNECT_S = 2.0
+_RETRY_S = 0.05
+_UNKNOWN_NAME_S = 10.0
+"""A name service may be late for a moment when a thousand nodes ask; longer than this it does not know the name."""
+
+
+def new_token() -> str:
+    return secrets.token_hex(16)
+
+
+def job_token(job_id: str, environ: Mapping[str, str]) -> str:
+    """The same on every host of the job, and known to nobody but its user."""
+    given = environ.get(TOKEN_VARIABLE)
+    return given or hmac.new(_user_key(environ), job_id.encode(), hashlib.sha256).hexdigest()
+
+
+def _user_key(environ: Mapping[str, str]) -> bytes:
+    """A random key in the user's home folder, which the hosts of a cluster share."""
+    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+    path = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "topout" / "key"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return _checked_key(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own = path.with_name(f".key.{socket.gethostname()}.{os.getpid()}")
+        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(fd, secrets.token_bytes(32))
+            os.fsync(fd)
+            # of all hosts that come here at once, one makes the key
+            with contextlib.suppress(FileExistsError):
+                os.link(own, path)
+        finally:
+            os.close(fd)
+            own.unlink()
+        return _checked_key(path)
+    except OSError as error:
+        raise TopoutError(
+            f"The key of this user's jobs, {path}, cannot be read or made.",
+            why=error.strerror or str(error),
+            do=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16) in the job script, before the tasks are started",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+
+
+def _checked_key(path: Path) -> bytes:
+    key = path.read_bytes()
+    if path.stat().st_mode & 0o077 or len(key) < 16:
+        raise OSError(f"it must be a file of 16 bytes or more that only its owner can read; try: rm {path}")
+    return key
+
+
+def job_ports(job_id: str) -> list[int]:
+    """Where this job's head listens: the first of these that is free."""
+    start = zlib.crc32(job_id.encode())
+    return [_FIRST_PORT + (start + number * _STRIDE) % _NUM_PORTS for number in range(_CANDIDATES)]
+
+
+def listen(address: str, ports: Sequence[int] = (0,)) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+            listener.listen(1024)
+        except OSError as error:
+            listener.close()
+            refused = error
+            continue
+        listener.setblocking(False)
+        return listener
+    raise TopoutError(
+        f"No port to lead this job from is free at {address}.",
+        why=f"tried {', '.join(map(str, ports))}: {refused.strerror or refused}",
+        do="end what listens there, or start the job again: another job number gives other ports",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
+def is_own(address: str) -> bool:
+    """Whether the address belongs to this host: only then can it be bound."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
+        try:
+            trial.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def resolve(name: str) -> list[str]:
+    """Addresses of a host, IPv4 first. Waits a moment for a name service that is late."""
+    give_up_at = time.monotonic() + _UNKNOWN_NAME_S
+    while True:
+        try:
+            found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+            return sorted(found, key=lambda address: (":" in address, address))
+        except OSError as error:
+            if time.monotonic() >= give_up_at:
+                raise TopoutError(
+                    f"The host name {name} does not resolve on {socket.gethostname()}.",
+                    why=f"{error.strerror or error}; the scheduler names this host as the job's first",
+                    do=f"export {HEAD_VARIABLE}=ADDRESS of that host, or add it to /etc/hosts or the name service",
+                    exit_code=ExitCode.ENVIRONMENT,
+                ) from error
+        time.sleep(0.5)
+
+
+def connect(addresses: Sequence[str], ports: Sequence[int], token: str, *, timeout_s: float) -> Wire:
+    """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over."""
+    give_up_at = time.monotonic() + timeout_s
+    last: Exception | None = None
+    while time.monotonic() < give_up_at:
+        for address in addresses:
+            for port in ports:
+                try:
+                    return connect_once(address, port, token)
+                except (OSError, NotOursError) as error:
+                    last = error
+        time.sleep(_RETRY_S)
+    where = " and ".join(addresses)
+    raise TopoutError(
+        f"{socket.gethostname()} cannot reach the head of its job at {where}.",
+        why=f"tried ports {', '.join(map(str, ports))} for {timeout_s:g} s; the last answer was: {last}",
+        do="see whether the first host started; if it is slow, --start-timeout 120; "
+        f"if it has another address for jobs, export {HEAD_VARIABLE}=ADDRESS",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
+def connect_once(address: str, port: int, token: str) -> Wire:
+    connection = socket.create_connection((address, port), timeout=_CONNECT_S)
+    wire = Wire(connection)
+    try:
+        wire.prove_as_agent(token)
+    except BaseException:
+        wire.close()
+        raise
+    return wire
+
+
+def route_address(hosts: Sequence[str], interface: str | None) -> str:
+    """The address of this host on the way to the job's others."""
+    others = [host for host in hosts if not is_this_host(host)]
+    return choose_interface(read_nics(), resolve(others[0]) if others else [], interface)[0]

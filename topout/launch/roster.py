@@ -1,0 +1,164 @@
+"""Who takes part, and as which rank: from the launchers that have arrived to a world.
+
+Pure functions. A launcher that a scheduler started once for every rank brings exactly one rank, its task's; one that
+stands for a whole host brings as many as were asked for. Not for placing ranks on cores; `binding` does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from topout.host.binding import bind, check_gpus, ranks_per_host
+from topout.host.topology import join_hosts
+from topout.launch.allocation import Allocation
+from topout.launch.member import Member
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.spec import RunSpec
+from topout.schema.world import Host, Rank, World
+
+_MOST_RANKS_PER_CORE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """The world, and which member starts which of its ranks."""
+
+    world: World
+    ranks_of: dict[int, tuple[Rank, ...]]
+    """Member's number -> its ranks."""
+    notes: tuple[str, ...] = ()
+
+
+def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation | None = None) -> Roster:
+    """Ranks are numbered host by host. Ports and the master's address are settled later, on the hosts."""
+    members = sorted(members, key=lambda member: member.number)
+    are_tasks = members[0].is_task
+    crews = _crews(members)
+    # a task may see its own cores alone; together they see what the job has of the host
+    hosts = [join_hosts([member.host for member in crew]) for crew in crews]
+    counts = [len(crew) for crew in crews] if are_tasks else ranks_on(spec, hosts, allocation)
+    if are_tasks:
+        _check_tasks(spec, members)
+    notes: list[str] = []
+    ranks: list[Rank] = []
+    ranks_of: dict[int, tuple[Rank, ...]] = {}
+    first = 0
+    for node_rank, (host, crew, count) in enumerate(zip(hosts, crews, counts, strict=True)):
+        _check_gpus(host, count, is_meant=_is_meant(spec))
+        granted = [member.granted for member in crew] if are_tasks else None
+        binding = bind(host, count, policy=spec.bind, granted=granted)
+        # tasks keep the rank that their scheduler gave them, unless some are gone
+        numbers = _numbers(members, crew) if are_tasks else range(first, first + count)
+        own = [
+            replace(rank, rank=number, node_rank=node_rank) for rank, number in zip(binding.ranks, numbers, strict=True)
+        ]
+        if are_tasks and len(crew) > 1 and len(host.gpus) > len(crew[0].host.gpus) > 0:
+            # CUDA numbers what a process sees, so each has a device 0
+            own = [replace(rank, gpu=0) for rank in own]
+            notes.append(
+                f"{host.name}: each task sees {len(crew[0].host.gpus)} of {len(host.gpus)} GPUs, so a script that "
+                "takes cuda:LOCAL_RANK fails; ask for them by host (srun --gpus-per-node --gpu-bind=none)"
+            )
+        first += count
+        ranks += own
+        ranks_of.update(
+            {member.number: (rank,) for member, rank in zip(crew, own, strict=True)}
+            if are_tasks
+            else {crew[0].number: tuple(own)}
+        )
+        notes += [note if len(hosts) == 1 else f"{host.name}: {note}" for note in binding.notes]
+    ranks.sort(key=lambda rank: rank.rank)
+    world = World(hosts=tuple(hosts), ranks=tuple(ranks), master_address="", master_port=0)
+    return Roster(world=world, ranks_of=ranks_of, notes=tuple(notes))
+
+
+def ranks_on(spec: RunSpec, hosts: Sequence[Host], allocation: Allocation | None) -> list[int]:
+    """How many ranks each host gets: as asked, as the scheduler was asked, else one a GPU or a NUMA domain."""
+    _check_numbers(spec)
+    asked = None if spec.per_node is None else [ranks_per_host(host, spec.per_node) for host in hosts]
+    if spec.num_ranks is not None:
+        if asked is not None and sum(asked) != spec.num_ranks:
+            raise TopoutError(
+                f"-n {spec.num_ranks} and --per-node {spec.per_node} contradict each other.",
+                why=f"on {_hosts_in_words(hosts)} --per-node {spec.per_node} gives {sum(asked)} ranks",
+                do="give one of the two",
+            )
+        if spec.num_ranks < len(hosts):
+            raise TopoutError(
+                f"-n {spec.num_ranks} is fewer than one rank on each of {len(hosts)} hosts.",
+                why="a host of the allocation would stand idle",
+                do=f"use fewer hosts with --nodes {spec.num_ranks}",
+            )
+        share, left_over = divmod(spec.num_ranks, len(hosts))
+        asked = [share + (number < left_over) for number in range(len(hosts))]
+    if asked is None and allocation is not None and allocation.tasks_per_host is not None:
+        told = allocation.tasks_per_host[: len(hosts)]
+        # one task a host is what job scripts ask for whose launcher starts the ranks itself
+        if len(told) == len(hosts) and any(count > 1 for count in told):
+            asked = list(told)
+    counts = asked or [ranks_per_host(host, None) for host in hosts]
+    for host, count in zip(hosts, counts, strict=True):
+        most = max(256, _MOST_RANKS_PER_CORE * len(host.cores))
+        if count > most:
+            raise TopoutError(
+                f"{count} ranks do not fit on {host.name}.",
+                why=f"it has {len(host.cores)} cores; topout starts at most {most} ranks here",
+                do=f"try -n {len(hosts) * (len(host.gpus) or len(host.cores))}",
+            )
+    return counts
+
+
+def _crews(members: Sequence[Member]) -> list[list[Member]]:
+    """The members of each host, in the order of hosts."""
+    crews: dict[str, list[Member]] = {}
+    for member in members:
+        crew = crews.setdefault(member.host.name, [])
+        if crew and (crew[0].host.address != member.host.address or not member.is_task):
+            raise TopoutError(
+                f"Two hosts of this job call themselves {member.host.name}.",
+                why=f"their addresses are {crew[0].host.address} and {member.host.address}; ranks could not be told "
+                "apart",
+                do="give every host a name of its own (hostnamectl set-hostname), or leave one out of the job",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+        crew.append(member)
+    return list(crews.values())
+
+
+def _numbers(members: Sequence[Member], crew: Sequence[Member]) -> list[int]:
+    place = {member.number: number for number, member in enumerate(members)}
+    return [place[member.number] for member in crew]
+
+
+def _check_numbers(spec: RunSpec) -> None:
+    values = (("-n", spec.num_ranks), ("--nodes", spec.nodes), ("--per-node", spec.per_node), ("--steps", spec.steps))
+    for name, value in values:
+        if isinstance(value, int) and value < 1:
+            raise TopoutError(f"{name} {value} is not possible.", why="it must be at least 1", do=f"try {name} 1")
+
+
+def _check_tasks(spec: RunSpec, members: Sequence[Member]) -> None:
+    if spec.num_ranks is not None and spec.num_ranks != len(members):
+        raise TopoutError(
+            f"-n {spec.num_ranks} contradicts the {len(members)} tasks that were started.",
+            why="each task is one rank; a world of another size would train something else than you asked for",
+            do=f"leave out -n, or start {spec.num_ranks} tasks",
+        )
+
+
+def _is_meant(spec: RunSpec) -> bool:
+    return spec.num_ranks is not None or spec.per_node is not None
+
+
+def _check_gpus(host: Host, num_ranks: int, *, is_meant: bool) -> None:
+    """Two ranks on one GPU fail in NCCL, late and unclearly; an idle GPU costs money without a word."""
+    mismatch = check_gpus(host, num_ranks)
+    if mismatch is not None and num_ranks != 1 and not is_meant:
+        raise TopoutError(
+            f"{num_ranks} tasks do not match the {len(host.gpus)} GPUs of {host.name}.",
+            why=mismatch,
+            do=f"ask for {len(host.gpus)} tasks on each host; --per-node {num_ranks} says that it is meant",
+        )
+
+
+def _hosts_in_words(hosts: Sequence[Host]) -> str:
+    return hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"

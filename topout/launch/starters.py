@@ -1,0 +1,136 @@
+"""Starts a launcher on every host of an allocation, by the scheduler's own commands, and awaits them.
+
+Not inside a container, which has none of those commands: there the scheduler starts the tasks, see `tasks`.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import IO, Any
+
+from topout.launch.allocation import Allocation
+from topout.launch.company import Company
+from topout.launch.detect import PACKAGE
+from topout.launch.gathering import Gathering
+from topout.launch.head import Head
+from topout.launch.rendezvous import (
+    HEAD_VARIABLE,
+    INTERFACE_VARIABLE,
+    TOKEN_VARIABLE,
+    job_ports,
+    listen,
+    new_token,
+    route_address,
+)  # fmt: skip
+from topout.launch.signals import LauncherSignals
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.spec import RunSpec
+
+_LEAVE_S = 5.0
+
+
+def start_through_scheduler(
+    spec: RunSpec, allocation: Allocation, signals: LauncherSignals, say: Callable[[str], None]
+) -> Company:
+    num_hosts = spec.nodes or len(allocation.hosts)
+    if num_hosts > len(allocation.hosts):
+        raise TopoutError(
+            f"--nodes {num_hosts} is more than the job has.",
+            why=f"it has {len(allocation.hosts)}: {', '.join(allocation.hosts[:8])}",
+            do=f"leave out --nodes, or ask the scheduler for {num_hosts}",
+        )
+    own = route_address(allocation.hosts, spec.interface)
+    token = new_token()
+    listener = listen(own, [*job_ports(allocation.job_id), 0])
+    port = int(listener.getsockname()[1])
+    variables = {HEAD_VARIABLE: f"{own}:{port}", TOKEN_VARIABLE: token}
+    if spec.interface is not None:
+        variables[INTERFACE_VARIABLE] = spec.interface
+    starters = Starters(allocation, num_hosts, variables)
+    hosts = allocation.hosts[:num_hosts]
+    try:
+        with Gathering(listener, token, None) as gathering:
+            links = gathering.await_all(
+                num_hosts,
+                timeout_s=spec.start_timeout_s,
+                signals=signals,
+                check=starters.check,
+                missing=lambda arrived: ", ".join([h for n, h in enumerate(hosts) if n not in arrived][:8]),
+            )
+    except BaseException:
+        starters.close()
+        raise
+    return Company(None, allocation, Head(links, None, token, say), starters)
+
+
+class Starters:
+    """The scheduler's own commands that run a launcher on every host."""
+
+    def __init__(self, allocation: Allocation, num_hosts: int, variables: dict[str, str]) -> None:
+        self._plugin: Any = _plugin(allocation.scheduler)
+        command = [sys.executable, "-P", "-m", "topout.launch.agent"]
+        environment = {**self._plugin.start_environment(os.environ), **variables}
+        self._processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        for words in self._plugin.start_commands(allocation, command, num_hosts=num_hosts, variables=variables):
+            output = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the starter lives)
+            try:
+                # a session of its own: Ctrl-C is for this launcher to pass on
+                process = subprocess.Popen(
+                    words,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self.close()
+                raise TopoutError(
+                    f"{words[0]} cannot be started.",
+                    why=error.strerror or str(error),
+                    do=f"{self._plugin.TITLE}'s commands must be on PATH; inside a container, start topout with "
+                    "srun or mpirun, once for every rank",
+                    exit_code=ExitCode.ENVIRONMENT,
+                ) from error
+            self._processes.append((process, output))
+
+    def check(self) -> None:
+        for process, output in self._processes:
+            if process.poll() is not None:
+                output.seek(0)
+                words = output.read()[-2000:].decode(errors="replace").strip()
+                raise TopoutError(
+                    f"{self._plugin.TITLE} did not start topout on all hosts: its command ended with "
+                    f"{process.returncode}.",
+                    why=words or "it said nothing",
+                    do="run the same by hand with `hostname`, to see whether the hosts answer",
+                    exit_code=ExitCode.ENVIRONMENT,
+                )
+
+    def close(self) -> None:
+        """They end when their launchers do; who does not is ended."""
+        deadline = time.monotonic() + _LEAVE_S
+        for process, output in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.close()
+
+
+def _plugin(name: str) -> Any:
+    try:
+        return import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError:
+        # one from outside, of an entry point
+        from topout.schema.plugin import load_plugin
+
+        return load_plugin(PACKAGE, name)

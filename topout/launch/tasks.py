@@ -1,0 +1,86 @@
+"""A task that a scheduler or mpirun started, one for every rank: it leads the job or follows whoever does.
+
+Not for launchers that topout starts itself; see `starters`.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from topout.host.topology import read_host
+from topout.launch.agent import at_data_address, join
+from topout.launch.allocation import Allocation, Task
+from topout.launch.company import Company
+from topout.launch.gathering import Gathering
+from topout.launch.head import Head
+from topout.launch.member import Member
+from topout.launch.rendezvous import (
+    HEAD_VARIABLE,
+    connect,
+    is_own,
+    job_ports,
+    job_token,
+    listen,
+    resolve,
+    route_address,
+)  # fmt: skip
+from topout.launch.signals import LauncherSignals
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.spec import RunSpec
+
+_LOOPBACK = "127.0.0.1"
+
+
+def follow_or_lead(
+    spec: RunSpec, allocation: Allocation, task: Task, signals: LauncherSignals, say: Callable[[str], None]
+) -> Company | int:
+    """A company when this task leads; else the job's exit code, after this task has followed to the end."""
+    token = job_token(allocation.job_id, os.environ)
+    ports = job_ports(allocation.job_id)
+    is_on_one_host = task.local_size == task.world_size or len(allocation.hosts) == 1
+    head = os.environ.get(HEAD_VARIABLE) or allocation.head or (allocation.hosts[0] if allocation.hosts else None)
+    if is_on_one_host:
+        addresses = [_LOOPBACK]
+    elif head is None:
+        raise TopoutError(
+            f"Task {task.rank} of {task.world_size} does not know where the first task runs.",
+            why=f"{allocation.scheduler} tells tasks neither the job's hosts nor its first one",
+            do=f"export {HEAD_VARIABLE}=HOST, the host of rank 0, before the tasks are started",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    else:
+        addresses = [address for name in head.split(",") for address in resolve(name)]
+    if not _leads(task, allocation, addresses, is_on_one_host):
+        wire = connect(addresses, ports, token, timeout_s=spec.start_timeout_s)
+        return join(wire, token, number=task.rank, is_task=True, interface=spec.interface)
+    if is_on_one_host:
+        own = _LOOPBACK
+    else:
+        reachable = [a for a in addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
+        own = reachable[0] if reachable else route_address(allocation.hosts, spec.interface)
+    host = replace(read_host(), address=own)
+    if not is_on_one_host:
+        host = at_data_address(host, own, spec.interface)
+    local = Member(number=task.rank, host=host, granted=tuple(sorted(os.sched_getaffinity(0))), is_task=True)
+    with Gathering(listen(own, ports), token, local) as gathering:
+        links = gathering.await_all(
+            task.world_size,
+            timeout_s=spec.start_timeout_s,
+            signals=signals,
+            check=lambda: None,
+            missing=lambda arrived: _tasks_missing(arrived, task.world_size, allocation),
+        )
+    return Company(local, allocation, Head(links, local, token, say))
+
+
+def _leads(task: Task, allocation: Allocation, addresses: Sequence[str], is_on_one_host: bool) -> bool:
+    if is_on_one_host or allocation.hosts or HEAD_VARIABLE in os.environ:
+        return task.rank == 0
+    # mpirun tells where it runs itself; the first task there leads
+    return task.local_rank == 0 and any(map(is_own, addresses))
+
+
+def _tasks_missing(arrived: set[int], world_size: int, allocation: Allocation) -> str:
+    missing = [rank for rank in range(world_size) if rank not in arrived]
+    text = f"tasks {', '.join(map(str, missing[:8]))}{', …' if len(missing) > 8 else ''}"
+    return f"{text} of hosts {', '.join(allocation.hosts[:8])}" if allocation.hosts else text

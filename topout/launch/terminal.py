@@ -1,0 +1,31 @@
+"""Where rank 0's output and the launcher's own talk go: this terminal, or over a wire to whoever has one."""
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+
+from topout.launch.log_pipe import write_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """The file descriptors of a person, or of a log file."""
+
+    out_fd: int = 1
+    err_fd: int = 2
+    is_quiet: bool = False
+    """Silences the launcher's own talk, never a warning and never the script."""
+    _gone: set[int] = field(default_factory=set, repr=False)
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.err_fd, (text.rstrip("\n") + "\n").encode(errors="replace"))
+
+    def show(self, stream: int, data: bytes) -> None:
+        """Output of rank 0; a terminal that went away is let go."""
+        if stream in self._gone:
+            return
+        try:
+            write_all(self.out_fd if stream == 1 else self.err_fd, data)
+        except OSError:
+            self._gone.add(stream)

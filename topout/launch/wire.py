@@ -1,0 +1,174 @@
+"""Messages between the leading launcher and those on other hosts: JSON lines on a TCP connection that both ends proved.
+
+Nothing that arrives is ever executed or unpickled. Not for data: a few small messages a second. Both ends show that
+they know the job's token without sending it (HMAC over the other's nonce); whoever does not is dropped.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from topout import __version__
+
+_LONGEST_LINE_BYTES = 1 << 24
+_LONGEST_UNPROVED_BYTES = 1 << 12
+HANDSHAKE_S = 5.0
+_LOST_AFTER_S = 20.0
+
+
+class NotOursError(Exception):
+    """The other end belongs to another job, or to no topout at all."""
+
+
+class Wire:
+    """One end of a connection. Never blocks once the handshake is over; what cannot be sent yet is kept."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self.is_open = True
+        self.peer_version = ""
+        self.clock_offset_ns = 0
+        """Added to this host's monotonic clock gives the other's; known to the side that connected."""
+        self._partial = b""
+        self._unsent = bytearray()
+        self._nonce = ""
+        self._longest_bytes = _LONGEST_UNPROVED_BYTES
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def fd(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def own_address(self) -> str:
+        return str(self._socket.getsockname()[0])
+
+    @property
+    def peer_address(self) -> str:
+        with contextlib.suppress(OSError):
+            return str(self._socket.getpeername()[0])
+        return "unknown"
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.is_open and bool(self._unsent)
+
+    def send(self, kind: str, **content: Any) -> None:
+        if self.is_open:
+            self._unsent += json.dumps({"kind": kind, **content}).encode() + b"\n"
+            self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except (BlockingIOError, TimeoutError):
+            return
+        except OSError:
+            self.is_open = False
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Every whole message that has arrived."""
+        messages = []
+        while self.is_open:
+            try:
+                data = self._socket.recv(1 << 16)
+            except (BlockingIOError, TimeoutError):
+                break
+            except OSError:
+                data = b""
+            self.is_open = bool(data)
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            messages += [message for line in lines if (message := _parse(line)) is not None]
+            if len(self._partial) > self._longest_bytes:
+                self.close()
+            if messages and self._socket.gettimeout():
+                break
+        return messages
+
+    def close(self) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    # the head's side of the handshake never blocks: whoever connects and then says nothing must not hold it up
+
+    def challenge(self) -> None:
+        self._nonce = os.urandom(16).hex()
+        self._settle()
+        self.send("challenge", nonce=self._nonce, topout=__version__)
+
+    def accept(self, answer: dict[str, Any], token: str) -> bool:
+        """Whether the answer to our challenge shows the token; then the other end is told that we know it, too."""
+        if answer.get("kind") != "answer" or not _is_proof(answer, token, self._nonce, "agent"):
+            self.send("refused")
+            self.close()
+            return False
+        self.peer_version = str(answer.get("topout"))
+        self._longest_bytes = _LONGEST_LINE_BYTES
+        proof = _proof(token, str(answer.get("nonce")), "head")
+        self.send("welcome", proof=proof, now_ns=time.monotonic_ns())
+        return True
+
+    # the other side has nothing else to do meanwhile
+
+    def prove_as_agent(self, token: str) -> None:
+        """Raises NotOursError unless the other end is this job's head."""
+        own_nonce = os.urandom(16).hex()
+        self._socket.settimeout(HANDSHAKE_S)
+        challenge = self._await("challenge")
+        self.peer_version = str(challenge.get("topout"))
+        asked_ns = time.monotonic_ns()
+        proof = _proof(token, str(challenge.get("nonce")), "agent")
+        self.send("answer", proof=proof, nonce=own_nonce, topout=__version__)
+        welcome = self._await("welcome")
+        told_ns = time.monotonic_ns()
+        if not _is_proof(welcome, token, own_nonce, "head"):
+            self.close()
+            raise NotOursError("the other end does not know this job's token")
+        now_ns = welcome.get("now_ns")
+        if isinstance(now_ns, int):
+            self.clock_offset_ns = now_ns - (asked_ns + told_ns) // 2
+        self._longest_bytes = _LONGEST_LINE_BYTES
+        self._settle()
+
+    def _await(self, kind: str) -> dict[str, Any]:
+        deadline = time.monotonic() + HANDSHAKE_S
+        while self.is_open and time.monotonic() < deadline:
+            for message in self.receive():
+                if message.get("kind") != kind:
+                    self.close()
+                    raise NotOursError(f"it said {str(message.get('kind'))[:40]!r}")
+                return message
+        self.close()
+        raise NotOursError("it does not answer as topout does")
+
+    def _settle(self) -> None:
+        self._socket.settimeout(None)
+        self._socket.setblocking(False)
+        with contextlib.suppress(OSError):
+            # a host that loses power or its cable says nothing; both ends send once a second, and the kernel gives up
+            # a connection on which that stays unacknowledged
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_LOST_AFTER_S * 1000))
+
+
+def _proof(token: str, nonce: str, role: str) -> str:
+    return hmac.new(token.encode(), f"{role}:{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def _is_proof(message: dict[str, Any], token: str, nonce: str, role: str) -> bool:
+    return hmac.compare_digest(str(message.get("proof")), _proof(token, nonce, role))
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
