@@ -6,7 +6,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SYSTEM_PACKAGES := chromium iproute2
+# What tests run beside Python, as program:Debian-package (tests/conftest.py has the laboratory's part as well).
+PROGRAMS := chromium:chromium ip:iproute2 slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
+	mpirun.openmpi:openmpi-bin mpirun.mpich:mpich numactl:numactl hwloc-ls:hwloc-nox \
+	sge_qmaster:gridengine-master sge_execd:gridengine-exec qsub:gridengine-client
+POLICY := /usr/sbin/policy-rc.d
 # What needs a browser, a root's network namespaces, a GPU or an hour is not a unit test.
 UNITS := not browser and not lab and not gpu and not soak
 
@@ -58,20 +62,26 @@ $(VENV)/.dev: $(VENV)/.topout
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
 	@touch $@
 
+# Debian starts the services of what it installs, unless policy-rc.d forbids it; the tests start their own.
 system-packages:
-	@missing=; \
-	command -v chromium >/dev/null || missing="$$missing chromium"; \
-	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	@missing=; PATH="$$PATH:/usr/sbin:/sbin"; \
+	for pair in $(PROGRAMS); do \
+		command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+	done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		if [ ! -e $(POLICY) ]; then \
+			trap 'rm -f $(POLICY)' EXIT; \
+			printf '#!/bin/sh\nexit 101\n' >$(POLICY) && chmod +x $(POLICY); \
+		fi; \
 		export DEBIAN_FRONTEND=noninteractive; \
-		apt-get update -q && apt-get install -q -y --no-install-recommends $(SYSTEM_PACKAGES) && exit 0; \
+		apt-get update -q && apt-get install -q -y --no-install-recommends $$missing && exit 0; \
 		why="apt-get could not install them"; \
 	else \
 		why="installing them needs root on Debian"; \
 	fi; \
 	echo "Not installed:$$missing ($$why)." >&2; \
-	echo "Tests marked browser need chromium, tests marked lab need iproute2; they are skipped and listed." >&2
+	echo "Tests marked browser need chromium, tests marked lab need all others; they are skipped and listed." >&2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

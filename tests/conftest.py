@@ -16,6 +16,21 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAY_BE_SKIPPED = ("gpu", "soak")
+LABORATORY = {
+    "ip": "iproute2",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "munged": "munge",
+    "mpirun.openmpi": "openmpi-bin",
+    "mpirun.mpich": "mpich",
+    "numactl": "numactl",
+    "hwloc-ls": "hwloc-nox",
+    "sge_qmaster": "gridengine-master",
+    "sge_execd": "gridengine-exec",
+    "qsub": "gridengine-client",
+}
+"""Programs that tests marked lab run -> the Debian packages they come in; the Makefile installs them."""
 
 _BLOCKER = """
 import sys
@@ -83,17 +98,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    is_root = os.geteuid() == 0
+    has_lab_tests = any(item.get_closest_marker("lab") for item in items)
     absent = {
         "soak": None if config.getoption("--soak") else "soak: run by make soak",
         "gpu": None if Path("/dev/nvidiactl").exists() else "gpu: this machine has no NVIDIA GPU",
         "browser": None if shutil.which("chromium") else "browser: chromium is not installed",
-        "lab": None if is_root and shutil.which("ip") else "lab: needs root and iproute2",
+        "lab": _no_laboratory() if has_lab_tests else None,
     }
     for item in items:
         for marker, reason in absent.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_laboratory() -> str | None:
+    """Why there can be no laboratory here; None where there can."""
+    if os.geteuid() != 0:
+        return "lab: needs root"
+    search = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    missing = [package for program, package in LABORATORY.items() if not shutil.which(program, path=search)]
+    if missing:
+        return f"lab: not installed: {' '.join(missing)}"
+    trial = subprocess.run(
+        ["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, text=True, check=False
+    )
+    return f"lab: no namespaces here: {trial.stderr.strip()}" if trial.returncode else None
 
 
 _skipped: dict[str, tuple[bool, str]] = {}

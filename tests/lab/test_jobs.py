@@ -1,0 +1,174 @@
+"""The same `topout run train.py` on two nodes, whichever way it is started: it trains, and no failure stays unnamed."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab import ways
+from tests.lab.cluster import Slurm
+from tests.launch.jobs import is_running, wait_for
+
+pytestmark = pytest.mark.lab
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+TRAIN = SCRIPTS / "two_hosts.py"
+
+
+def only_run(folder: Path) -> dict:
+    (run,) = (folder / "topout-runs").iterdir()
+    return json.loads((run / "run.json").read_text())
+
+
+def pid_of(folder: Path, rank: int) -> tuple[int, str]:
+    """Process number and host of a rank that has begun to train."""
+    path = folder / f"pid-{rank}"
+    assert wait_for(lambda: path.exists() and len(path.read_text().split()) == 2, 60), f"rank {rank} did not start"
+    pid, host = path.read_text().split()
+    return int(pid), host
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+def test_a_script_trains_on_both_nodes(slurm: Slurm, tmp_path: Path, way: str) -> None:
+    ended = ways.run(way, slurm, tmp_path, "run", "--no-report", TRAIN)
+    assert ended.returncode == 0, ended
+    assert "rank 0 of 2 on n1: loss" in ended.stdout
+    run = only_run(tmp_path)
+    assert run["status"] == "finished"
+    assert [(host["name"], host["address"], host["interface"]) for host in run["hosts"]] == [
+        ("n1", "10.77.0.1", "eth0"),
+        ("n2", "10.77.0.2", "eth0"),
+    ]
+    assert [(rank["host"], rank["exit_code"]) for rank in run["ranks"]] == [("n1", 0), ("n2", 0)]
+    (folder,) = (tmp_path / "topout-runs").iterdir()
+    on_second = (folder / "logs/rank-00001.out").read_text()
+    assert on_second.split("loss")[1] == ended.stdout.split("loss")[1]
+
+
+@pytest.mark.parametrize("way", ways.WAYS)
+def test_the_first_traceback_is_the_last_word_whichever_node_it_comes_from(
+    slurm: Slurm, tmp_path: Path, way: str
+) -> None:
+    ended = ways.run(way, slurm, tmp_path, "run", "--no-report", TRAIN, 1000, "fail:1")
+    assert ended.returncode != 0
+    assert "Rank 1 on n2 failed first" in ended.stderr
+    assert "ValueError: planted" in ended.stderr
+    assert "Rank 0" not in ended.stderr
+    assert only_run(tmp_path)["exit_code"] == 1
+
+
+@pytest.mark.parametrize("way", ways.SLURM)
+def test_a_killed_rank_ends_the_job_on_all_nodes(slurm: Slurm, tmp_path: Path, way: str) -> None:
+    process = ways.start(way, slurm, tmp_path, "run", "--no-report", TRAIN, 1_000_000)
+    pids = [pid_of(tmp_path, rank)[0] for rank in range(2)]
+    os.kill(pids[1], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert "Rank 1 on n2" in stderr
+    assert "died by SIGKILL" in stderr
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("way", ways.SLURM)
+def test_a_lost_node_is_named_and_the_rest_ended(slurm: Slurm, tmp_path: Path, way: str) -> None:
+    process = ways.start(way, slurm, tmp_path, "run", "--no-report", TRAIN, 1_000_000)
+    first, _ = pid_of(tmp_path, 0)
+    pid_of(tmp_path, 1)
+    slurm.kill_node(slurm.nodes[1])
+    _, stderr = process.communicate(timeout=90)
+    assert "n2" in stderr
+    assert "lost the host" in stderr or "died by SIGKILL" in stderr
+    assert wait_for(lambda: not is_running(first))
+
+
+def test_a_cut_link_ends_the_job_and_names_the_host(slurm: Slurm, tmp_path: Path) -> None:
+    process = ways.start("once in an allocation", slurm, tmp_path, "run", "--no-report", TRAIN, 1_000_000)
+    pids = [pid_of(tmp_path, rank)[0] for rank in range(2)]
+    slurm.nodes[1].set_link(up=False)
+    _, stderr = process.communicate(timeout=120)
+    assert "n2" in stderr
+    assert wait_for(lambda: not any(map(is_running, pids)), 90)
+
+
+def test_a_job_of_several_tasks_with_a_world_of_one_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
+    ended = ways.run("srun for every rank", slurm, tmp_path, "run", "-n", 1, "--no-report", TRAIN)
+    assert ended.returncode == 2
+    assert "why" in ended.stderr and "do" in ended.stderr
+    assert not (tmp_path / "topout-runs").exists()
+
+
+def test_a_task_that_does_not_come_is_named_in_time(slurm: Slurm, tmp_path: Path) -> None:
+    """The second task sleeps instead of starting topout."""
+    script = tmp_path / "one_sleeps.sh"
+    script.write_text(f'[ "$SLURM_PROCID" = 0 ] || exec sleep 60\nexec {" ".join(ways.TOPOUT)} "$@"\n')
+    began = time.monotonic()
+    ended = slurm.run(
+        ["srun", "-N2", "-n2", "-K", "sh", script, "run", "--no-report", "--start-timeout", "3", TRAIN], cwd=tmp_path
+    )
+    assert ended.returncode != 0
+    assert "1 of 2 did not arrive: tasks 1 of hosts n1, n2" in ended.stderr
+    assert time.monotonic() - began < 30
+
+
+def test_different_versions_on_two_nodes_are_named(slurm: Slurm, tmp_path: Path) -> None:
+    script = tmp_path / "other_version.sh"
+    code = "import sys, topout; topout.__version__ = '9.9.9'; from topout.cli.main import main; main(sys.argv[1:])"
+    script.write_text(
+        f'[ "$SLURM_PROCID" = 0 ] && exec {" ".join(ways.TOPOUT)} "$@"\nexec {ways.TOPOUT[0]} -c "{code}" "$@"\n'
+    )
+    ended = slurm.run(["srun", "-N2", "-n2", "sh", script, "run", "--no-report", TRAIN], cwd=tmp_path, timeout=60)
+    assert ended.returncode != 0
+    assert "n2 runs another topout than n1" in ended.stderr
+    assert "9.9.9" in ended.stderr
+
+
+def test_a_job_is_started_again_after_a_failure(slurm: Slurm, tmp_path: Path) -> None:
+    """The script fails on its first start alone."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1': raise ValueError('once')\n"
+        f"sys.argv = ['x', '3']; exec(open({str(TRAIN)!r}).read())\n"
+    )
+    ended = ways.run(
+        "once in an allocation", slurm, tmp_path, "run", "--no-report", "--restarts", "2", script, timeout=120
+    )
+    assert ended.returncode == 0, ended
+    assert "ValueError: once" in ended.stderr
+    assert "restart 1 of 2 on n1, n2" in ended.stderr
+    assert len(list((tmp_path / "topout-runs").iterdir())) == 2
+
+
+def test_a_job_goes_on_with_the_nodes_that_are_left(slurm: Slurm, tmp_path: Path) -> None:
+    process = ways.start(
+        "srun for every rank", slurm, tmp_path,
+        "run", "--no-report", "--restarts", "1", "--min-nodes", "1", TRAIN, 100_000,
+    )  # fmt: skip
+    pid_of(tmp_path, 0)
+    pid, _ = pid_of(tmp_path, 1)
+    launcher = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(launcher, signal.SIGKILL)
+    assert wait_for(lambda: len(list((tmp_path / "topout-runs").iterdir())) == 2, 60)
+    pid = pid_of(tmp_path, 0)[0]
+    assert wait_for(lambda: pid_of(tmp_path, 0)[0] != pid or not is_running(pid), 60)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    newest = max((tmp_path / "topout-runs").iterdir(), key=lambda run: run.stat().st_mtime)
+    assert [rank["host"] for rank in json.loads((newest / "run.json").read_text())["ranks"]] == ["n1"]
+
+
+def test_two_jobs_on_the_same_nodes_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    job = ["salloc", "-Q", "-N2", "--overcommit", "-s"]
+    processes = [
+        slurm.popen([*job, *slurm.nodes[0].prefix, *ways.TOPOUT, "run", "--no-report", TRAIN, 50], cwd=folder)
+        for folder in folders
+    ]
+    for process, folder in zip(processes, folders, strict=True):
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        assert "rank 0 of 2 on n1" in stdout
+        assert only_run(folder)["status"] == "finished"
