@@ -1,0 +1,212 @@
+"""What this host's arithmetic and memory reach: matrix products, a convolution, a recurrent layer, triad and copy.
+
+The fastest of some repeats, each kind bounded to a fraction of a second. Not a model's speed: large, regular operands,
+nothing but the kernel. Without torch, numpy does the matrix product.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from topout.preflight.facts import Kernel
+
+_BUDGET_S = 0.3
+_FEWEST_REPEATS = 3
+_MOST_REPEATS = 50
+_TOO_LONG_S = 1.5
+CPU_PRODUCT = 1536
+_GPU_PRODUCT = 8192
+_MEMORY_SHARE = 1 / 16
+"""Of the available memory, for one array of the triad."""
+_ARRAY_BYTES = 256 << 20
+_GPU_ARRAY_BYTES = 2 << 30
+
+FORCED = "TOPOUT_DOCTOR_ISA"
+"""Names the instructions that were forced, in a process that compares them."""
+SWEPT_PRODUCTS = (256, 512, 1024, 2048, 4096)
+SWEPT_GPU_PRODUCTS = (1024, 2048, 4096, 8192, 16384)
+SWEPT_CONVOLUTIONS = ((64, 56, 3), (128, 28, 3), (256, 14, 3), (512, 7, 3), (256, 56, 1), (512, 28, 1))
+"""(channels, edge, kernel): the layers a ResNet-50 spends its time in."""
+SWEPT_HIDDEN = (128, 512, 1024)
+
+
+def time_kernels(*, sweeps: bool, available_bytes: int | None) -> tuple[Kernel, ...]:
+    import torch
+
+    bench = Bench(torch, "cuda" if torch.cuda.is_available() else "cpu")
+    found = list(bench.memory(available_bytes))
+    # bfloat16 has no fast path on older processors; a product then takes a hundred times as long, so it is smaller
+    for dtype in bench.dtypes():
+        found += [bench.product(size, dtype) for size in bench.product_sizes(dtype, sweeps=sweeps)]
+    for channels, edge, kernel in SWEPT_CONVOLUTIONS if sweeps else SWEPT_CONVOLUTIONS[:1]:
+        found.append(bench.convolution(channels, edge, kernel))
+    for hidden in SWEPT_HIDDEN if sweeps else SWEPT_HIDDEN[1:2]:
+        found.append(bench.recurrent(hidden))
+    return tuple(found)
+
+
+def time_kernels_of_numpy(available_bytes: int | None) -> tuple[Kernel, ...]:
+    import numpy as np
+
+    size = 1024
+    operand = np.ones((size, size), dtype=np.float32)
+    length = _array_bytes(available_bytes, _ARRAY_BYTES) // 4
+    source, target = (np.ones(length, dtype=np.float32) for _ in range(2))
+    product = Work(name="matrix product", shape=f"{size}³", flops=2.0 * size**3, moved_bytes=12.0 * size**2)
+    copy = Work(name="copy", shape=f"arrays of {length * 4 >> 20} MiB", flops=0.0, moved_bytes=8.0 * length)
+    return (
+        _kernel(product, _repeat(lambda: operand @ operand), dtype="float32", device="cpu", library="numpy"),
+        _kernel(
+            copy,
+            _repeat(lambda: np.copyto(target, source)),
+            dtype="float32",
+            device="cpu",
+            library="numpy",
+            num_threads=1,
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a kernel has to do, whoever does it."""
+
+    name: str
+    shape: str
+    flops: float
+    moved_bytes: float
+
+
+class Bench:
+    """torch on one device."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch = torch
+        self._device = device
+        self._is_gpu = device != "cpu"
+        self._device_name = torch.cuda.get_device_name() if self._is_gpu else "cpu"
+        self._num_threads = None if self._is_gpu else int(torch.get_num_threads())
+
+    def dtypes(self) -> tuple[str, ...]:
+        return ("float32", "tf32", "bfloat16", "float16") if self._is_gpu else ("float32", "bfloat16")
+
+    def product_sizes(self, dtype: str, *, sweeps: bool) -> tuple[int, ...]:
+        if sweeps:
+            return SWEPT_GPU_PRODUCTS if self._is_gpu else SWEPT_PRODUCTS[: None if dtype == "float32" else 4]
+        return (_GPU_PRODUCT if self._is_gpu else CPU_PRODUCT,)
+
+    def product(self, size: int, dtype: str) -> Kernel:
+        torch = self._torch
+        # random: a GPU clocks higher on zeros than on any data
+        operand = torch.randn(size, size, device=self._device).to(self._type(dtype))
+        keeps_full = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+        try:
+            times_s = self._time(lambda: torch.mm(operand, operand))
+        finally:
+            torch.set_float32_matmul_precision(keeps_full)
+        width = operand.element_size()
+        work = Work(name="matrix product", shape=f"{size}³", flops=2.0 * size**3, moved_bytes=3.0 * width * size**2)
+        return self._kernel(work, dtype, times_s)
+
+    def convolution(self, channels: int, edge: int, kernel: int) -> Kernel:
+        torch = self._torch
+        dtype, batch = ("bfloat16", 256) if self._is_gpu else ("float32", 4)
+        given = torch.randn(batch, channels, edge, edge, device=self._device).to(self._type(dtype))
+        weight = torch.randn(channels, channels, kernel, kernel, device=self._device).to(self._type(dtype))
+        given, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (given, weight))
+        with torch.no_grad():
+            times_s = self._time(lambda: torch.nn.functional.conv2d(given, weight, padding=kernel // 2))
+        flops = 2.0 * batch * channels * channels * kernel**2 * edge**2
+        moved = float(given.element_size() * (2 * given.numel() + weight.numel()))
+        shape = f"{kernel}x{kernel}, {channels} channels of {edge}x{edge}, batch {batch}"
+        return self._kernel(Work(name="convolution", shape=shape, flops=flops, moved_bytes=moved), dtype, times_s)
+
+    def recurrent(self, hidden: int) -> Kernel:
+        torch = self._torch
+        dtype, batch, steps = ("bfloat16", 256, 64) if self._is_gpu else ("float32", 32, 16)
+        layer = torch.nn.LSTM(hidden, hidden).to(device=self._device, dtype=self._type(dtype))
+        layer.flatten_parameters()
+        given = torch.randn(steps, batch, hidden, device=self._device).to(self._type(dtype))
+        with torch.no_grad():
+            times_s = self._time(lambda: layer(given))
+        flops = 2.0 * steps * batch * 4 * hidden * 2 * hidden
+        num_weights = sum(parameter.numel() for parameter in layer.parameters())
+        moved = float(given.element_size() * (2 * given.numel() + num_weights))
+        shape = f"LSTM {hidden}, batch {batch}, {steps} steps"
+        return self._kernel(Work(name="recurrent layer", shape=shape, flops=flops, moved_bytes=moved), dtype, times_s)
+
+    def memory(self, available_bytes: int | None) -> tuple[Kernel, Kernel]:
+        torch = self._torch
+        num_bytes = _GPU_ARRAY_BYTES if self._is_gpu else _array_bytes(available_bytes, _ARRAY_BYTES)
+        if self._is_gpu:
+            num_bytes = min(num_bytes, torch.cuda.mem_get_info()[0] // 8)
+        length = num_bytes // 4
+        first, second = (torch.ones(length, device=self._device) for _ in range(2))
+        # written once: the first touch of a page costs more than the triad
+        out = torch.ones(length, device=self._device)
+        triad_s = self._time(lambda: torch.add(first, second, alpha=3.0, out=out))
+        copy_s = self._time(lambda: out.copy_(first))
+        shape = f"arrays of {num_bytes >> 20} MiB"
+        return (
+            self._kernel(
+                Work(name="triad", shape=shape, flops=2.0 * length, moved_bytes=12.0 * length), "float32", triad_s
+            ),
+            self._kernel(Work(name="copy", shape=shape, flops=0.0, moved_bytes=8.0 * length), "float32", copy_s),
+        )
+
+    def _type(self, dtype: str) -> Any:
+        return getattr(self._torch, "float32" if dtype == "tf32" else dtype)
+
+    def _time(self, run: Callable[[], object]) -> list[float]:
+        return _repeat(run, self._torch.cuda.synchronize if self._is_gpu else None)
+
+    def _kernel(self, work: Work, dtype: str, times_s: list[float]) -> Kernel:
+        return _kernel(
+            work, times_s, dtype=dtype, device=self._device_name, library="torch", num_threads=self._num_threads
+        )
+
+
+def _kernel(
+    work: Work, times_s: list[float], *, dtype: str, device: str, library: str, num_threads: int | None = None
+) -> Kernel:
+    return Kernel(
+        name=work.name,
+        shape=work.shape,
+        flops=work.flops,
+        moved_bytes=work.moved_bytes,
+        dtype=dtype,
+        device=device,
+        library=library,
+        num_threads=num_threads,
+        instructions=os.environ.get(FORCED),
+        fastest_s=min(times_s),
+        median_s=median(times_s),
+        num_repeats=len(times_s),
+    )
+
+
+def _repeat(run: Callable[[], object], finish: Callable[[], object] | None = None) -> list[float]:
+    """Times of single runs; the first warms up and is not counted, unless it alone takes far too long."""
+    times_s: list[float] = []
+    end_s = time.perf_counter() + _BUDGET_S
+    for repeat in range(_MOST_REPEATS + 1):
+        start_s = time.perf_counter()
+        run()
+        if finish is not None:
+            finish()
+        taken_s = time.perf_counter() - start_s
+        if repeat > 0 or taken_s > _TOO_LONG_S:
+            times_s.append(taken_s)
+        if (len(times_s) >= _FEWEST_REPEATS or taken_s > _TOO_LONG_S) and time.perf_counter() > end_s:
+            break
+    return times_s
+
+
+def _array_bytes(available_bytes: int | None, most: int) -> int:
+    return (
+        most if available_bytes is None else max(min(most, int(available_bytes * _MEMORY_SHARE)), 1 << 20) >> 12 << 12
+    )
