@@ -12,8 +12,9 @@ import pytest
 from topout import __version__
 from topout.launch import rendezvous
 from topout.launch.gathering import Gathering
-from topout.launch.meeting_point import MeetingPoint, free_ports, hold_port, reach
+from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
+from topout.launch.ports import free_ports, hold_port
 from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
 from topout.launch.wire import NotOursError, Wire

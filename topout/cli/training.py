@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from topout.cli.finish import finish, shown
 from topout.launch.job import JobResult, run_job
 from topout.launch.terminal import Terminal
 from topout.schema.spec import (
@@ -64,6 +63,9 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     """Verdict first, the first failure's traceback last; the job's exit code whatever happens to the report."""
     if result.status == "followed":
         return result.exit_code
+    # after the job: its start need not wait for what explains its end
+    from topout.cli.finish import finish, shown
+
     finished = finish(result.folder) if wants_report and result.folder is not None else None
     if is_json:
         with contextlib.suppress(BrokenPipeError):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topout.host.gpus import list_gpus, visible_gpus
 from topout.host.kernel_files import field_of, read_int, read_text
 from topout.host.nics import read_nics
 from topout.schema.world import Core, Host
@@ -33,7 +32,11 @@ _ARM_CORES = {
 def read_host(environ: Mapping[str, str] = os.environ, sys_root: Path = _SYS, proc_root: Path = _PROC) -> Host:
     """Everything but the address; which interface leads to the other hosts depends on them."""
     cores = read_cores(allowed_cores(sys_root, proc_root), sys_root)
-    gpus = visible_gpus(list_gpus(sys_root, proc_root), environ)
+    gpus = []
+    if any(path.exists() for path in (proc_root / "driver/nvidia", sys_root / "class/kfd")):
+        from topout.host.gpus import list_gpus, visible_gpus
+
+        gpus = visible_gpus(list_gpus(sys_root, proc_root), environ)
     with_cores = _numa_of_cores(sys_root)
     return Host(
         name=_name(proc_root),

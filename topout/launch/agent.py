@@ -22,9 +22,10 @@ from topout.host.topology import read_host
 from topout.launch import oom_kills
 from topout.launch.first_failure import RankEnd
 from topout.launch.local_ranks import LocalRanks
-from topout.launch.meeting_point import MeetingPoint, free_ports, reach
+from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
 from topout.launch.outcome import AT_ONCE, Cause, Orders
+from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, connect
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import Order, obey

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation
-from topout.launch.meeting_point import free_ports, hold_port
 from topout.launch.member import Member
+from topout.launch.ports import free_ports, hold_port
 from topout.launch.roster import Roster
 from topout.launch.variables import is_this_host
 from topout.schema.world import World

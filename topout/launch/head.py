@@ -14,9 +14,10 @@ import msgspec
 
 from topout.launch.first_failure import RankEnd
 from topout.launch.gathering import Link
-from topout.launch.meeting_point import MeetingPoint, free_ports
+from topout.launch.meeting_point import MeetingPoint
 from topout.launch.member import Member
 from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
+from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
 from topout.launch.stop_agreement import Order
 from topout.launch.stopping import Stopping

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topout.launch.log_pipe import LogPipe
-from topout.launch.observation import Observation
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess
@@ -27,6 +26,7 @@ from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
 
 if TYPE_CHECKING:
+    from topout.launch.observation import Observation
     from topout.record.sampler import Sampler
 
 _FDS_PER_RANK = 9
@@ -138,8 +138,10 @@ class LocalRanks:
         )
         return supervisor.run()
 
-    def observations(self) -> list[Observation]:
+    def observations(self) -> "list[Observation]":
         """One look at each rank."""
+        from topout.launch.observation import Observation
+
         return [
             Observation(
                 rank=process.rank.rank,

@@ -6,28 +6,11 @@ other host connects once and both ends prove the token; a firewall between compu
 
 import contextlib
 import selectors
-import socket
 from collections.abc import Callable
 
+from topout.launch.ports import hold_port, reusable
 from topout.launch.rendezvous import connect_once
 from topout.launch.wire import NotOursError, Wire
-
-
-def hold_port(address: str) -> socket.socket:
-    """Keep the socket open until the job has ended."""
-    holder = _reusable(address)
-    holder.bind((address, 0))
-    return holder
-
-
-def free_ports(address: str, count: int) -> list[int]:
-    """For frameworks in which every rank listens; nobody holds these, so use them soon."""
-    holders = [hold_port(address) for _ in range(count)]
-    try:
-        return [int(holder.getsockname()[1]) for holder in holders]
-    finally:
-        for holder in holders:
-            holder.close()
 
 
 def reach(address: str, port: int, token: str) -> str | None:
@@ -47,7 +30,7 @@ class MeetingPoint:
         self._holder = hold_port(address)
         self.address = address
         self.port = int(self._holder.getsockname()[1])
-        self._listener = _reusable(address)
+        self._listener = reusable(address)
         self._listener.bind((address, self.port))
         self._listener.listen(1024)
         self._listener.setblocking(False)
@@ -99,10 +82,3 @@ class MeetingPoint:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(visitor.fd)
         visitor.close()
-
-
-def _reusable(address: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return found

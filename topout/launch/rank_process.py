@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from topout.host.memory_policy import bind_memory
-from topout.launch.stop_agreement import catches
 from topout.schema.world import Rank
 
 _PR_SET_PDEATHSIG = 1
@@ -92,6 +91,8 @@ class RankProcess:
 
     def warn(self, number: int) -> None:
         """Passes the scheduler's warning on to a script that handles this signal itself."""
+        from topout.launch.stop_agreement import catches
+
         if self.is_alive and catches(self.pid, number):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)

@@ -7,10 +7,12 @@ a script that never asks `topout.should_stop()` trains on.
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topout.launch.stop_agreement import Order, StopAgreement, obey
 from topout.record.preemption import StopPage
+
+if TYPE_CHECKING:
+    from topout.launch.stop_agreement import Order, StopAgreement
 
 WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 STOPPED_EXIT_CODE = 75
@@ -26,31 +28,38 @@ class Stopping:
         *,
         own: int | None,
         others: Collection[int],
-        send: Callable[[Order], None],
+        send: "Callable[[Order], None]",
         say: Callable[[str], None],
     ) -> None:
         self._page = page
         self._own = own
         self._send = send
         self._say = say
-        self._agreement = StopAgreement(hosts=[*others, *([own] if own is not None else [])])
-        self.was_warned = False
+        self._hosts = [*others, *([own] if own is not None else [])]
+        self._agreement: StopAgreement | None = None
 
     def warned(self, number: int) -> None:
         """The scheduler announced the end, here or at another launcher."""
-        if not self.was_warned:
-            self.was_warned = True
+        if self._agreement is None:
+            # few jobs are ever warned, and all of them start
+            from topout.launch.stop_agreement import StopAgreement
+
+            self._agreement = StopAgreement(hosts=self._hosts)
             self._say(f"topout: {signal.Signals(number).name}: scripts that ask topout.should_stop() stop now")
         self._give(self._agreement.ask(time.monotonic()))
 
     def hear(self, host: int, message: dict[str, Any]) -> None:
-        self._give(self._agreement.hear(host, int(message["round"]), int(message["highest"])))
+        if self._agreement is not None:
+            self._give(self._agreement.hear(host, int(message["round"]), int(message["highest"])))
 
     def look(self, now: float) -> None:
-        self._give(self._agreement.look(now))
+        if self._agreement is not None:
+            self._give(self._agreement.look(now))
 
-    def _give(self, order: Order | None) -> None:
-        while order is not None:
+    def _give(self, order: "Order | None") -> None:
+        from topout.launch.stop_agreement import obey
+
+        while order is not None and self._agreement is not None:
             self._send(order)
             answer = obey(self._page, order) if self._page is not None else None
             if answer is None or self._own is None:

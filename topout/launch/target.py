@@ -6,7 +6,6 @@ Not a check of what is in it; a script that does not compile says so itself, wit
 import os
 import sys
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,6 +75,8 @@ def _check_script(script: Path) -> None:
 
 
 def _nearest(script: Path) -> str:
+    from difflib import get_close_matches
+
     try:
         names = [path.name for path in script.parent.iterdir() if path.is_file()]
     except OSError:

@@ -27,10 +27,12 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topout.record.clock import now_ns
-from topout.record.page_snapshot import Call, Position, Snapshot
+
+if TYPE_CHECKING:
+    from topout.record.page_snapshot import Call, Position, Snapshot
 
 PAGE_FD = "TOPOUT_PAGE_FD"
 PAGE_BYTES = 4096
@@ -173,8 +175,11 @@ class StatusPage:
         self._words[_ASKED] += 1
         return self._words[_ASKED]
 
-    def read(self, at_ns: int | None = None) -> Snapshot | None:
+    def read(self, at_ns: int | None = None) -> "Snapshot | None":
         """What the rank last said of itself; None until it has attached."""
+        # the rank itself, which must start at once, never reads
+        from topout.record.page_snapshot import Snapshot
+
         words = self._words
         if words[_MAGIC_WORD] != _MAGIC or words[_PID] == 0:
             return None
@@ -247,7 +252,9 @@ def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode(errors="ignore")
 
 
-def _call(values: tuple[Any, ...] | None, at_ns: int) -> Call | None:
+def _call(values: tuple[Any, ...] | None, at_ns: int) -> "Call | None":
+    from topout.record.page_snapshot import Call
+
     if values is None or values[0] == 0:
         return None
     begun_ns, _, sequence, num_bytes, operation, group = values
@@ -260,7 +267,9 @@ def _call(values: tuple[Any, ...] | None, at_ns: int) -> Call | None:
     )
 
 
-def _positions(values: tuple[Any, ...] | None, at_ns: int) -> tuple[Position, ...]:
+def _positions(values: tuple[Any, ...] | None, at_ns: int) -> "tuple[Position, ...]":
+    from topout.record.page_snapshot import Position
+
     rows = _GROUP.iter_unpack(values[0]) if values is not None else ()
     return tuple(
         Position(group=_text(name), reached=reached, completed=completed, age_s=_since_s(changed_ns, at_ns))

@@ -4,10 +4,8 @@ Values come from, later wins: the default, `topout.toml` beside the script or in
 command line. An unknown key is an error that names the file, the line and the nearest valid key.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +104,8 @@ def parse_per_node(text: str | int) -> int | str:
 
 
 def _unknown_word(flag: str, text: str, valid: Sequence[str]) -> TopoutError:
+    from difflib import get_close_matches
+
     near = get_close_matches(text, valid, n=1)
     return TopoutError(
         f"{flag} {text} is not known.",
@@ -136,6 +136,9 @@ def find_config(script: str | None) -> Path | None:
 
 
 def _read_config(path: Path) -> dict[str, tuple[Any, int]]:
+    # only who has such a file waits for its reader
+    import tomllib
+
     try:
         text = path.read_text()
         table = tomllib.loads(text)
@@ -193,6 +196,8 @@ def _line_of(text: str, key: str) -> int:
 
 
 def _unknown(path: Path, text: str, key: str, valid: list[str], what: str) -> TopoutError:
+    from difflib import get_close_matches
+
     near = get_close_matches(key, valid, n=1)
     return TopoutError(
         f"{path}:{_line_of(text, key)}: unknown {what} {key!r}.",
