@@ -17,6 +17,8 @@ def __getattr__(name: str) -> Any:
     if name == "should_stop":
         from topout.api.preemption import should_stop
 
+        # kept, since a script asks on every step
+        globals()[name] = should_stop
         return should_stop
     if name in __all__:
         from topout.api import instrument

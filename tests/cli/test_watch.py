@@ -107,3 +107,43 @@ def test_what_is_no_run_is_said_so(run_topout, tmp_path):
     shown = run_topout(["watch", tmp_path / "absent"])
     assert shown.code == 2
     assert "is not a run folder" in shown.stderr
+
+
+def test_a_job_in_line_is_told_as_such(run_topout, tmp_path):
+    job = tmp_path / "topout-runs/jobs/2026-11-15-train-1"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text('{"version": 1, "scheduler": "slurm"}')
+    (job / "job_ids").write_text("17\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/squeue").write_text("#!/bin/sh\necho PENDING\n")
+    (tmp_path / "bin/squeue").chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    for name in ("17", "topout-runs/jobs/2026-11-15-train-1"):
+        ended = run_topout(["watch", "--once", name], env=env)
+        assert (ended.code, ended.stdout) == (0, "job 17 is pending\n"), ended.stderr
+    assert run_topout(["watch", "--json", "17"], env=env).stdout == '{"job": "17", "status": "pending"}\n'
+
+
+def test_a_job_is_watched_from_run_to_run(run_topout, tmp_path):
+    job = tmp_path / "topout-runs/jobs/2026-11-15-train-1"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text('{"version": 1, "scheduler": "slurm"}')
+    (job / "job_ids").write_text("17\n")
+    for number, code in ((1, 75), (2, 0)):
+        folder = tmp_path / f"topout-runs/run-{number}"
+        folder.mkdir()
+        (folder / "run.json").write_text(
+            json.dumps(
+                {
+                    "version": 1,
+                    "status": "finished",
+                    "exit_code": code,
+                    "ranks": [],
+                    "job": str(job),
+                    "started_at": str(number),
+                }
+            )
+        )
+    ended = run_topout(["watch", "17"], env={"PATH": "/usr/bin:/bin"})
+    assert ended.code == 0, ended.stderr
+    assert ended.stderr.splitlines() == ["Next    topout analyze topout-runs/run-2"]

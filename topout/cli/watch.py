@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -17,7 +17,10 @@ from rich.live import Live
 from rich.table import Table
 
 from topout.cli.live import LiveRank, LiveRun, Watcher
-from topout.schema.run_folder import DEFAULT_ROOT
+from topout.schema.run_folder import DEFAULT_ROOT, open_run
+
+if TYPE_CHECKING:
+    from topout.submit.job_folder import JobFolder
 
 _EVERY_S = 1.0
 _EVERY_S_IN_A_LOG = 60.0
@@ -38,13 +41,25 @@ def watch(
     Parameters
     ----------
     run
-        The run folder; the newest under topout-runs when left out.
+        A run folder, or the folder or number of a submitted job; the newest run under topout-runs when left out.
     once
         Print one frame and leave.
     json_output
         Print one frame as JSON and leave.
     """
-    path = run if run is not None else _newest_run()
+    job = None if run is None else _job(run)
+    if job is not None and (once or json_output) and not job.runs():
+        return _tell_state(job, is_json=json_output)
+    path = _awaited(job, None) if job is not None else run if run is not None else _newest_run()
+    while path is not None:
+        _watch(path, once=once, json_output=json_output)
+        # a job that stopped on request goes on in another run
+        goes_on = job is not None and not once and not json_output and _has_stopped(path)
+        path = _awaited(job, path) if job is not None and goes_on else None
+    return 0
+
+
+def _watch(path: Path, *, once: bool, json_output: bool) -> None:
     watcher = Watcher(path)
     console = Console()
     if json_output:
@@ -57,7 +72,32 @@ def watch(
         _follow_in_a_log(watcher)
     if not json_output:
         print(f"Next    topout analyze {path}", file=sys.stderr)
+
+
+def _job(run: Path) -> "JobFolder | None":
+    from topout.submit.job_folder import find_job
+
+    return None if (run / "run.json").exists() else find_job(run, Path(DEFAULT_ROOT))
+
+
+def _awaited(job: "JobFolder", after: Path | None) -> Path | None:
+    from topout.submit.follow import await_run
+
+    return await_run(job, lambda text: print(text, file=sys.stderr, flush=True), after=after)
+
+
+def _tell_state(job: "JobFolder", *, is_json: bool) -> int:
+    from topout.submit.follow import state_of
+
+    state = state_of(job)
+    print(json.dumps({"job": job.job_id, "status": state}) if is_json else f"job {job.job_id} is {state}")
     return 0
+
+
+def _has_stopped(path: Path) -> bool:
+    from topout.launch.stopping import STOPPED_EXIT_CODE
+
+    return bool(open_run(path)[1].get("exit_code") == STOPPED_EXIT_CODE)
 
 
 def _newest_run() -> Path:

@@ -4,6 +4,7 @@ A folder that cannot be written any more never stops the job: one warning, and t
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,7 @@ class RunRecord:
             "hosts": _hosts(world),
             "ranks": [_rank_entry(rank) for rank in world.ranks],
             "versions": {},
+            "job": os.environ.get("TOPOUT_JOB"),
             "git_commit": None,
             "restart": restart,
             "notes": [],

@@ -38,7 +38,9 @@ class LauncherSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # a warning that comes while the run is being explained must not end the launcher, nor change its exit code
+            is_late_warning = number in (signal.SIGUSR1, signal.SIGUSR2) and handler == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if is_late_warning else handler)
         if self._previous:
             signal.set_wakeup_fd(self._previous_wakeup_fd)
         os.close(self.fd)

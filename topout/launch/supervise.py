@@ -30,6 +30,7 @@ from topout.launch.stopped import StoppedRanks
 from topout.launch.stopping import WARNINGS, Stopping
 
 _LOOK_S = 1.0
+_ONE_REQUEST_S = 1.0
 
 
 class Fellows(Protocol):
@@ -96,6 +97,7 @@ class Supervisor:
         self._stopped = StoppedRanks(ended_after_s=self._limits.stopped_s)
         self._cause = Cause.ALL_DONE
         self._signal: int | None = None
+        self._ended_at = 0.0
         self._stopped_rank: int | None = None
         self._orders: list[tuple[float, int]] = []
         self._give_up_at: float | None = None
@@ -132,7 +134,7 @@ class Supervisor:
         """The first cause counts; whatever follows from it is no news."""
         if self._cause is not Cause.ALL_DONE:
             return
-        self._cause, self._signal = cause, number
+        self._cause, self._signal, self._ended_at = cause, number, time.monotonic()
         self._stopped_rank = rank if cause is Cause.RANK_STOPPED else None
         self._give_orders(orders)
         if self._fellows is not None:
@@ -250,6 +252,9 @@ class Supervisor:
                 self._stopping.warned(number)
             if self._fellows is not None:
                 self._fellows.warned(number)
+        elif self._cause is Cause.INTERRUPTED and number == self._signal == signal.SIGTERM and self._is_one_request():
+            # a scheduler tells both the job script, which passes it on, and us
+            return
         elif self._cause is Cause.INTERRUPTED:
             # asked twice: no more patience
             self._give_orders(AT_ONCE)
@@ -258,6 +263,9 @@ class Supervisor:
         else:
             orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
             self.end_job(Cause.INTERRUPTED, orders, number=number)
+
+    def _is_one_request(self) -> bool:
+        return time.monotonic() - self._ended_at < _ONE_REQUEST_S
 
     def _pause(self) -> None:
         """Ctrl-Z: ranks sit in sessions of their own, so the terminal reaches only the launcher."""

@@ -144,9 +144,10 @@ def _read_config(path: Path) -> dict[str, tuple[Any, int]]:
         table = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the line it names") from error
-    unknown_tables = [name for name in table if name != "run"]
+    # [site] is for `submit.site`
+    unknown_tables = [name for name in table if name not in ("run", "site")]
     if unknown_tables:
-        raise _unknown(path, text, unknown_tables[0], ["run"], "table")
+        raise _unknown(path, text, unknown_tables[0], ["run", "site"], "table")
     if not isinstance(table.get("run", {}), dict):
         raise TopoutError(f"{path}: run is not a table.", why="settings stand under [run]", do="write [run] on a line")
     found = {}

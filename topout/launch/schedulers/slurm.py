@@ -235,8 +235,9 @@ def directives(request: JobRequest) -> list[str]:
         "partition": request.partition,
         "qos": request.qos,
         "switches": request.switches,
-        "output": request.output,
-        "chdir": request.working_folder,
+        # % stands for a number in names of files
+        "output": _quoted(str(request.output).replace("%", "%%")),
+        "chdir": _quoted(str(request.working_folder)),
         # B: to the script's shell alone; the agents hear of it from the head
         "signal": None if request.warn_s is None else f"B:{WARNING_SIGNAL[3:]}@{request.warn_s}",
         # a job that starts again must not wipe what it said before
@@ -245,6 +246,14 @@ def directives(request: JobRequest) -> list[str]:
     lines = [f"#SBATCH --{name}={value}" for name, value in values.items() if value is not None]
     lines.append(f"#SBATCH --{'' if request.is_requeued else 'no-'}requeue")
     return [*lines, *(["#SBATCH --exclusive"] if request.wants_whole_nodes else []), *request.extra]
+
+
+def _quoted(path: str) -> str:
+    """As a directive reads it; plain where nothing needs it."""
+    if not set(path) & set(" \t'\"\\#"):
+        return path
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def submit_command(script: Path) -> list[str]:

@@ -1,0 +1,198 @@
+"""`topout submit` as typed: what is shown, what `topout run` gets of it, what is refused at once."""
+
+import os
+import re
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.submit.test_job_script import program
+from topout.cli import run_options
+from topout.cli.submit import FLAGS, OPTIONS, arrange
+from topout.submit.site import KINDS
+
+HIDDEN = {"--run-option", *run_options.ASKING, *run_options.OPTIONS}
+
+SBATCH = """#!/bin/bash
+cp "${@: -1}" "$SUBMITTED"
+echo "4711"
+"""
+
+TRAINING = """
+import sys, torch
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+for step in range(1000):
+    print("step", step, sys.argv[1:], flush=True)
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A login node with Slurm alone: variables for `run_topout`."""
+    program(tmp_path / "bin/sbatch", SBATCH)
+    (tmp_path / "train.py").write_text("print('trained')")
+    (tmp_path / "site.toml").write_text('[site]\naccount = "bio"\nscheduler = "slurm"\n')
+    return {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "SUBMITTED": str(tmp_path / "submitted.sh"),
+        "TOPOUT_SITE": str(tmp_path / "site.toml"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("typed", "arranged"),
+    [
+        ("train.py --nodes 3", "-- train.py --nodes 3"),
+        ("--nodes 4 --time=2h train.py -n 5", "--nodes 4 --time=2h -- train.py -n 5"),
+        (
+            "-n 8 --nodes 4 --no-record -m pkg.train",
+            "--nodes 4 --run-option=-n --run-option=8 --run-option=--no-record --run-option=-m -- pkg.train",
+        ),
+        ("-n8 --steps=3 x.py", "--run-option=-n --run-option=8 --run-option=--steps --run-option=3 -- x.py"),
+        ("--dry-run --rehearse train.py", "--dry-run --rehearse -- train.py"),
+        ("--partiton gpu train.py", "--partiton gpu -- train.py"),
+        ("--nodes 2 -- -odd.py", "--nodes 2 -- -odd.py"),
+        ("--help", "--help --"),
+        ("", "--"),
+    ],
+)
+def test_options_of_run_are_handed_on_and_the_scripts_stay_its_own(typed, arranged):
+    assert arrange(typed.split()) == arranged.split()
+
+
+def test_every_option_is_known_as_such():
+    from topout.cli.app import app
+
+    arguments = app["submit"].assemble_argument_collection()
+    named = {name: argument for argument in arguments for name in argument.names if name.startswith("-")}
+    without_value = {name for name, argument in named.items() if argument.hint is bool}
+    assert set(named) - without_value == set(OPTIONS)
+    assert without_value == FLAGS - {"-h", "--help", "--version"}
+
+
+def test_a_dry_run_prints_the_script_alone_and_says_where_values_come_from(run_topout, site, tmp_path):
+    ended = run_topout(
+        ["submit", "--dry-run", "--nodes", "2", "--time", "2h", "--bind", "socket", "train.py", "--lr", "a b"], env=site
+    )
+    assert ended.code == 0, ended.stderr
+    assert ended.stdout.startswith("#!/bin/bash -l\n#SBATCH ")
+    assert re.search(r"^#SBATCH --nodes=2$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^#SBATCH --account=bio$", ended.stdout, re.MULTILINE)
+    assert re.search(r"/topout run --bind socket train.py --lr 'a b' &$", ended.stdout, re.MULTILINE)
+    assert f"account            bio                            {tmp_path}/site.toml:2" in ended.stderr
+    assert "time               2h                             command line" in ended.stderr
+    assert not (tmp_path / "topout-runs").exists()
+    assert not (tmp_path / "submitted.sh").exists()
+
+
+def test_a_submitted_job_is_numbered_and_the_last_line_is_the_next_command(run_topout, site, tmp_path):
+    ended = run_topout(["submit", "--time", "2h", "train.py"], env=site)
+    assert (ended.code, ended.stdout) == (0, "4711\n"), ended.stderr
+    (job,) = (tmp_path / "topout-runs/jobs").iterdir()
+    assert ended.stderr.splitlines()[-1] == f"Next    topout watch topout-runs/jobs/{job.name}"
+    assert (job / "job.sh").read_text() == (tmp_path / "submitted.sh").read_text()
+
+
+def test_without_a_script_the_embedded_default_is_submitted(run_topout, site, tmp_path):
+    ended = run_topout(["submit", "--dry-run", "--time", "10m"], env=site)
+    assert ended.code == 0, ended.stderr
+    assert re.search(r"/topout run &$", ended.stdout, re.MULTILINE)
+
+
+def test_ranks_are_asked_of_the_scheduler(run_topout, site):
+    words = ["submit", "--dry-run", "--time", "2h", "--nodes", "2"]
+    for more, line in ((["-n", "8"], "4"), (["--per-node", "3"], "3"), (["--gpus", "2"], "2")):
+        said = run_topout([*words, *more, "train.py"], env=site).stdout
+        assert re.search(rf"^#SBATCH --ntasks-per-node={line}$", said, re.MULTILINE), said
+
+
+def test_settings_of_site_and_run_stand_in_one_file(run_topout, site, tmp_path):
+    (tmp_path / "topout.toml").write_text('[run]\nper_node = 3\n\n[site]\naccount = "ours"\n')
+    ended = run_topout(["submit", "--dry-run", "--time", "2h", "train.py"], env=site)
+    assert ended.code == 0, ended.stderr
+    assert re.search(r"^#SBATCH --account=ours$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^#SBATCH --ntasks-per-node=3$", ended.stdout, re.MULTILINE)
+
+
+def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
+    (tmp_path / "eval.py").write_text("")
+    ended = run_topout(["submit", "--dry-run", "--time", "2h", "--eval-job", "eval.py --k 'a b'", "train.py"], env=site)
+    assert ended.code == 0, ended.stderr
+    _, _, evaluation = ended.stdout.partition("# ---- eval.sh, submitted after the job above ----\n")
+    assert "#SBATCH --dependency=afterok:JOB_ID\n" in evaluation
+    assert "eval.py --k 'a b' &" in evaluation
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--time 2h --nodes 0 train.py", "--nodes 0 is not possible."),
+        ("--time 90 train.py", "'90' is not a time."),
+        ("train.py", "How long may the job run?"),
+        ("--time 2h trian.py", "did you mean train.py?"),
+        ("--time 2h --partiton gpu train.py", "Did you mean --partition?"),
+        ("--time 2h --steps three train.py", "three"),
+        ("--time 2h --profile 9-3 train.py", "is not a range of steps"),
+        ("--time 2h --nodes 2 -n 3 train.py", "do not share out evenly over 2 nodes"),
+        ("--time 2h --scheduler slrum train.py", "There is no slrum"),
+        ("--time 2h --scheduler local train.py", "Nothing can be submitted to local."),
+        ("--time 2h --eval-job evla.py train.py", "There is no script evla.py."),
+        ("--time 2h --eval-job ' train.py", "cannot be read"),
+        ("--time 2h --switches 0 train.py", "switches = 0 is not possible."),
+    ],
+)
+def test_what_cannot_be_submitted_is_said_in_three_parts_and_makes_no_folder(run_topout, site, tmp_path, words, says):
+    ended = run_topout(["submit", *words.split()], env=site)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert says in ended.stderr
+    assert [line[:7] for line in ended.stderr.splitlines()[-2:]] == ["  why  ", "  do   "]
+    assert not (tmp_path / "topout-runs").exists()
+    assert not (tmp_path / "submitted.sh").exists()
+
+
+def test_a_rehearsal_that_gets_through_is_submitted(run_topout, site, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINING)
+    ended = run_topout(["submit", "--rehearse", "--time", "2h", "train.py", "a b"], env=site)
+    assert (ended.code, ended.stdout) == (0, "4711\n"), ended.stderr
+    assert re.findall(r"step (\d+) \['a b'\]", ended.stderr) == ["0", "1"]
+    assert [path.name for path in (tmp_path / "topout-runs").iterdir()] == ["jobs"], "it leaves no run behind"
+
+
+def test_a_rehearsal_that_fails_is_not_submitted(run_topout, site, tmp_path):
+    (tmp_path / "train.py").write_text("raise ValueError('no such data')")
+    ended = run_topout(["submit", "--rehearse", "--time", "2h", "train.py"], env=site)
+    assert (ended.code, ended.stdout) == (4, "")
+    assert ended.stderr.splitlines()[-3:-1] == [
+        "The rehearsal failed, so nothing was submitted.",
+        "  why  ValueError: no such data",
+    ]
+    assert not (tmp_path / "submitted.sh").exists()
+    assert not (tmp_path / "topout-runs").exists()
+
+
+def test_a_rehearsal_uses_the_jobs_environment(run_topout, site, tmp_path):
+    (tmp_path / "site.toml").write_text('[site]\nscheduler = "slurm"\nbefore = ["export FROM_THE_SITE=1", "false"]\n')
+    ended = run_topout(["submit", "--rehearse", "--time", "2h", "train.py"], env=site)
+    assert ended.code == 4
+    assert "trained" not in ended.stderr
+
+
+def test_the_page_of_submit_documents_every_option():
+    table = (REPOSITORY / "docs/submit.md").read_text().partition("## Options")[2].partition("## ")[0]
+    assert set(re.findall(r"`(--[\w-]+)", table)) - set(run_options.OPTIONS) == (OPTIONS | FLAGS) - HIDDEN
+
+
+def test_the_page_of_submit_documents_every_key():
+    page = (REPOSITORY / "docs/submit.md").read_text()
+    assert [key for key in KINDS if not re.search(rf"^\|.*`{key}`.*\|", page, re.MULTILINE)] == []
+
+
+def test_help_names_the_options(run_topout):
+    ended = run_topout(["submit", "--help"])
+    assert ended.code == 0
+    for option in OPTIONS - {"--run-option"}:  # the way in which `arrange` hands on
+        assert option in ended.stdout

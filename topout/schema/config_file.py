@@ -1,0 +1,79 @@
+"""Settings out of a TOML file: one table, known keys, and the line each value stands on.
+
+An unknown key is an error that names the file, the line and the nearest valid key; a misspelt setting that is silently
+left out would be found only after a job has run wrong. Not for files with nested tables.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from topout.schema.errors import TopoutError
+
+Kind = type[str] | type[int] | type[bool] | type[list[str]]
+_NAMES: dict[Kind, str] = {str: "text", int: "whole number", bool: "true or false", list: "list of texts"}
+
+
+def read_table(
+    path: Path, table: str, kinds: Mapping[str, Kind], *, other_tables: Collection[str] = ()
+) -> dict[str, tuple[Any, int]]:
+    """Key -> value and line. Lists hold texts and come back as tuples. `other_tables` belong to somebody else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the line it names") from error
+    for name in content:
+        if name != table and name not in other_tables:
+            raise _unknown(path, line_of(text, name), "table", name, [table, *other_tables])
+    values = content.get(table, {})
+    if not isinstance(values, dict):
+        raise TopoutError(
+            f"{path}: {table} is not a table.", why=f"settings stand under [{table}]", do=f"write [{table}] on a line"
+        )
+    found = {}
+    for key, value in values.items():
+        line = line_of(text, key, table)
+        if key not in kinds:
+            raise _unknown(path, line, "key", key, list(kinds))
+        found[key] = (_checked(path, line, key, value, kinds[key]), line)
+    return found
+
+
+def line_of(text: str, key: str, table: str | None = None) -> int:
+    """Where a key, or with no table given a table or key outside of one, is written; 1 when that cannot be told."""
+    inside = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[+\s*[\"']?([^\]\"'.]+?)[\"']?\s*[\].]", line)
+        if header:
+            inside = header[1]
+            if table is None and inside == key:
+                return number
+        elif inside == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+            return number
+    return 1
+
+
+def _checked(path: Path, line: int, key: str, value: Any, kind: Kind) -> Any:
+    is_list_of_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind is list and is_list_of_texts:
+        return tuple(value)
+    if kind is not list and type(value) is kind:
+        return value
+    raise TopoutError(
+        f"{path}:{line}: {key} = {value!r} is not of the right type.",
+        why=f"{key} takes a {_NAMES[kind]}",
+        do=f"mend {key} in {path.name}",
+    )
+
+
+def _unknown(path: Path, line: int, what: str, name: str, valid: list[str]) -> TopoutError:
+    near = get_close_matches(name, valid, n=1)
+    return TopoutError(
+        f"{path}:{line}: unknown {what} {name!r}.",
+        why=f"valid are {', '.join(valid)}",
+        do=f"did you mean {near[0]!r}?" if near else f"remove {name!r}",
+    )

@@ -1,0 +1,62 @@
+"""Which scheduler this site has: the one its settings name, else the one whose command is on the PATH.
+
+Not which scheduler this process runs under; `launch.detect` reads that from the environment of a job.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plugin import load_plugin
+from topout.submit.site import Site
+
+_PACKAGE = "topout.launch.schedulers"
+_COMMANDS = {"slurm": "sbatch", "lsf": "bsub", "pbs": "qsub", "sge": "qsub", "flux": "flux"}
+_WRAPPED_BY_SLURM = frozenset({"pbs", "lsf"})
+"""Slurm brings commands of these names, for people who come from there."""
+
+Which = Callable[[str], str | None]
+
+
+def choose_scheduler(site: Site, environ: Mapping[str, str], which: Which = shutil.which) -> tuple[str, str]:
+    """(name of the plug-in, why this one)."""
+    if site.scheduler:
+        return site.scheduler, site.origins["scheduler"]
+    found = _installed(environ, which)
+    if "slurm" in found:
+        found = [name for name in found if name not in _WRAPPED_BY_SLURM]
+    if len(found) == 1:
+        return found[0], f"{_COMMANDS[found[0]]} is on the PATH"
+    if not found:
+        raise TopoutError(
+            "There is no scheduler to submit to.",
+            why=f"none of {', '.join(sorted(set(_COMMANDS.values())))} is on the PATH",
+            do="log in to the cluster's login node, or run it here: topout run",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    raise TopoutError(
+        "It is not clear which scheduler to submit to.",
+        why=f"the commands of {', '.join(found)} are on the PATH",
+        do=f'topout submit --scheduler {found[0]}   or scheduler = "{found[0]}" under [site] in site.toml',
+    )
+
+
+def load_scheduler(name: str) -> ModuleType:
+    module = load_plugin(_PACKAGE, name)
+    if not hasattr(module, "submit_command"):
+        raise TopoutError(
+            f"Nothing can be submitted to {name}.",
+            why="it starts ranks but has no queue",
+            do=f"choose one of {', '.join(_COMMANDS)}",
+        )
+    return module
+
+
+def _installed(environ: Mapping[str, str], which: Which) -> list[str]:
+    found = [name for name in ("slurm", "lsf", "flux") if which(_COMMANDS[name])]
+    if which("qsub"):
+        is_sge = bool(which("qconf") or environ.get("SGE_ROOT"))
+        is_pbs = bool(which("pbsnodes") or environ.get("PBS_CONF_FILE"))
+        found += ["sge"] * is_sge + ["pbs"] * (is_pbs or not is_sge)
+    return found

@@ -1,0 +1,283 @@
+"""One submission: what is asked of the scheduler, the scripts, and the way into the queue.
+
+Nothing of the user's is overwritten: every submission gets a folder of its own, and one that the scheduler refuses
+leaves none behind. Not for parsing; `cli.submit` does that.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+
+from topout.launch.job_request import JobRequest
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.run_folder import create_run_folder
+from topout.submit.duration import parse_duration
+from topout.submit.job_folder import JOBS, JobFolder
+from topout.submit.job_script import in_container, job_script
+from topout.submit.queues import Queue, queue_of
+from topout.submit.quoting import joined
+from topout.submit.site import DEFAULT_WARN_S, Site
+
+_ANSWER_WITHIN_S = 120
+_JOB_ID_LATER = "JOB_ID"
+"""Stands for the number of a job that is not submitted yet, in what --dry-run shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What a user asked of `topout submit`, all values settled."""
+
+    scheduler: str
+    plugin: ModuleType
+    """Its file in `launch/schedulers`."""
+    site: Site
+    nodes: int
+    ranks_per_node: int | None
+    """None: `topout run` decides on the nodes."""
+    options: tuple[str, ...]
+    """Of `topout run`."""
+    script_words: tuple[str, ...]
+    """The script and its arguments."""
+    name: str
+    folder: Path
+    """In which the job runs."""
+    runs: Path
+    evaluation_words: tuple[str, ...] = ()
+    """A script and its arguments that run on one node after a success."""
+
+    @property
+    def queue(self) -> Queue:
+        return queue_of(self.scheduler, self.nodes)
+
+    @property
+    def time_s(self) -> int:
+        if not self.site.time:
+            raise TopoutError(
+                "How long may the job run?",
+                why="neither --time nor time in site.toml says it, and schedulers' own limits differ widely",
+                do="topout submit --time 2h …",
+            )
+        return parse_duration(self.site.time)
+
+    @property
+    def warn_s(self) -> int | None:
+        """A warning that takes half of the time is none, unless somebody asked for it."""
+        asked_s = self.site.warn_s
+        if asked_s is None:
+            return DEFAULT_WARN_S if self.time_s > 2 * DEFAULT_WARN_S else None
+        if asked_s >= self.time_s:
+            raise TopoutError(
+                f"A warning {asked_s} s before the end of {self.time_s} s is not possible.",
+                why=f"warn_s comes from {self.site.origins.get('warn_s')}",
+                do="ask for more time, or set warn_s = 0",
+            )
+        return asked_s or None
+
+
+def topout_words(site: Site) -> list[str]:
+    """How topout is called inside the job.
+
+    Without an environment of its own the job uses the one that submits it, by its path. Inside an image the PATH is the
+    image's, and a module is found where a script may not be.
+    """
+    if site.container:
+        return ["python3", "-P", "-m", "topout"]
+    if site.venv or site.conda:
+        return ["topout"]
+    program = Path(sys.executable).with_name("topout")
+    return [str(program)] if os.access(program, os.X_OK) else [sys.executable, "-P", "-m", "topout"]
+
+
+def training_script(submission: Submission, job: JobFolder) -> str:
+    site, queue = submission.site, submission.queue
+    request = _request(submission, job)
+    run = [*topout_words(site), "run", *submission.options, *_script_words(submission.script_words)]
+    return job_script(
+        submission.plugin.directives(request),
+        site,
+        _command(submission, request, run),
+        folder=submission.folder,
+        queue=queue,
+        job=job.path,
+        is_requeued=request.is_requeued,
+        warn_after_s=None if queue.warns or submission.warn_s is None else submission.time_s - submission.warn_s,
+        then=_evaluation_at_the_end(submission, job),
+    )
+
+
+def evaluation_script(submission: Submission, job: JobFolder, after: str | None) -> str:
+    """A job of one rank, which waits for the success of job `after` when that is given."""
+    site, queue = submission.site, submission.queue
+    waits = [line.format(job=after) for line in queue.after] if after is not None else []
+    training = _request(submission, job)
+    request = replace(
+        training,
+        name=f"{submission.name}-eval",
+        nodes=1,
+        tasks_per_node=None if training.wants_whole_nodes else 1,
+        gpus_per_node=1 if site.gpus_per_node else None,
+        output=job.eval_output,
+        warn_s=None,
+        is_requeued=False,
+        switches=None,
+        extra=(*queue.directives, *waits, *(line for line in site.lines if not re.match(queue.parallel_line, line))),
+    )
+    options = ["-n", "1", "--runs", str(submission.runs)]
+    run = [*topout_words(site), "run", *options, *_script_words(submission.evaluation_words)]
+    return job_script(
+        submission.plugin.directives(request),
+        site,
+        _command(submission, request, run),
+        folder=submission.folder,
+        queue=queue,
+        is_requeued=False,
+    )
+
+
+def _request(submission: Submission, job: JobFolder) -> JobRequest:
+    site, queue = submission.site, submission.queue
+    is_requeued = site.requeue and submission.warn_s is not None
+    return JobRequest(
+        name=submission.name,
+        nodes=submission.nodes,
+        # an image has none of the scheduler's commands, so there the scheduler starts every rank
+        tasks_per_node=submission.ranks_per_node or (1 if site.container else None),
+        gpus_per_node=site.gpus_per_node or None,
+        cpus_per_task=site.cpus_per_task,
+        time_s=submission.time_s,
+        account=site.account or None,
+        partition=site.partition or None,
+        qos=site.qos or None,
+        memory=site.memory or None,
+        output=job.output,
+        warn_s=submission.warn_s if queue.warns else None,
+        is_requeued=is_requeued,
+        switches=site.switches,
+        extra=(*queue.directives, *(queue.requeue_directives if is_requeued else ()), *site.lines),
+        working_folder=submission.folder,
+    )
+
+
+def scripts_of(submission: Submission) -> list[str]:
+    """The scripts that would be submitted; nothing is written."""
+    job = JobFolder(_next_folder(submission.runs / JOBS, submission.name))
+    scripts = [training_script(submission, job)]
+    if submission.evaluation_words:
+        after = None if _evaluation_at_the_end(submission, job) else _JOB_ID_LATER
+        scripts.append(evaluation_script(submission, job, after))
+    return scripts
+
+
+def submit(submission: Submission) -> tuple[JobFolder, str | None]:
+    """(the job, the number of the evaluation's job when that is in line already)."""
+    # what cannot be written need not be begun
+    scripts_of(submission)
+    job = JobFolder(create_run_folder(submission.runs / JOBS, submission.name).path)
+    at_the_end = _evaluation_at_the_end(submission, job)
+    try:
+        _write_job(submission, job)
+        if at_the_end:
+            _write_script(job.eval_script, evaluation_script(submission, job, None))
+        job_id = _send(submission, job.script)
+    except BaseException as error:
+        shutil.rmtree(job.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(job, error) from error
+        raise
+    job.ids_file.write_text(f"{job_id}\n")
+    if not submission.evaluation_words or at_the_end:
+        return job, None
+    if not job_id or not submission.queue.after:
+        raise TopoutError(
+            "The job is submitted, its evaluation is not.",
+            why="nothing can wait for it: its number could not be read, or its scheduler is not known to chain jobs",
+            do=f"submit the evaluation when {job.script} has succeeded",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    _write_script(job.eval_script, evaluation_script(submission, job, job_id))
+    return job, _send(submission, job.eval_script)
+
+
+def _write_job(submission: Submission, job: JobFolder) -> None:
+    job.write({
+        "scheduler": submission.scheduler,
+        "submitted_at": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "nodes": submission.nodes,
+        "time_s": submission.time_s,
+        "script": list(submission.script_words),
+        "options": list(submission.options),
+        "folder": str(submission.folder),
+        "origins": submission.site.origins,
+    })  # fmt: skip
+    _write_script(job.script, training_script(submission, job))
+
+
+def _command(submission: Submission, request: JobRequest, run: list[str]) -> str:
+    inside = in_container(submission.site, run, has_gpus=bool(request.gpus_per_node))
+    if not submission.site.container:
+        return inside
+    return f"{joined(submission.plugin.task_prefix(request))} {inside}"
+
+
+def _script_words(words: tuple[str, ...]) -> list[str]:
+    """A script whose name starts with a dash is still a script."""
+    return ["--", *words] if words and words[0].startswith("-") else list(words)
+
+
+def _evaluation_at_the_end(submission: Submission, job: JobFolder) -> str | None:
+    """Where a stopped job goes on under another number, it submits its evaluation itself, once it has succeeded."""
+    queue = submission.queue
+    if not submission.evaluation_words or not (submission.site.requeue and submission.warn_s and queue.resubmit):
+        return None
+    return f"{joined(queue.resubmit)} {joined([str(job.eval_script)])}"
+
+
+def _next_folder(root: Path, name: str) -> Path:
+    """The name that `create_run_folder` would find free now."""
+    day = datetime.now().astimezone().strftime("%Y-%m-%d")
+    number = next(number for number in range(1, 100_000) if not (root / f"{day}-{name}-{number}").exists())
+    return root / f"{day}-{name}-{number}"
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    path.chmod(0o755)
+
+
+def _send(submission: Submission, script: Path) -> str:
+    command = submission.plugin.submit_command(script)
+    try:
+        answer = subprocess.run(
+            command, cwd=submission.folder, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _refused(command, str(error)) from error
+    if answer.returncode != 0:
+        raise _refused(command, (answer.stderr or answer.stdout).strip() or f"exit code {answer.returncode}")
+    job_id = submission.plugin.read_job_id(answer.stdout)
+    # the job is in line; that its number cannot be read must not make anyone submit it again
+    return str(job_id) if job_id is not None else ""
+
+
+def _refused(command: list[str], why: str) -> TopoutError:
+    return TopoutError(
+        f"{command[0]} did not take the job.",
+        why=why.replace("\n", "\n       "),
+        do="mend what it names, on the command line or in site.toml; --dry-run shows the script",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
+def _unwritable(job: JobFolder, error: OSError) -> TopoutError:
+    return TopoutError(
+        f"The job cannot be kept in {job.path}.",
+        why=error.strerror or str(error),
+        do="choose a writable place with --runs DIR",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
