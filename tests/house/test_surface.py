@@ -27,7 +27,7 @@ def test_the_page_of_run_documents_every_flag_and_no_other() -> None:
     documented = set(re.findall(r"`(--?[\w-]+)", " ".join(first_cells)))
     flags = set(flags_of_verbs()["run"])
     assert documented <= flags
-    what_holds_anyway = {"--bind", "--record", "--report"}
+    what_holds_anyway = {"--record", "--report"}
     assert flags - documented == what_holds_anyway
 
 
