@@ -60,6 +60,8 @@ $(VENV)/.topout: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.topout
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	# without its dependencies, which would put the full tensorflow over tensorflow-cpu
+	$(PIP) install --quiet --no-deps --constraint constraints.txt tf_keras
 	@touch $@
 
 # Debian starts the services of what it installs, unless policy-rc.d forbids it; the tests start their own.

@@ -1,6 +1,6 @@
 """Where one step ends and the next begins, with one optimizer and with several."""
 
-from topout.record.torch_taps.optimizer import StepCounter
+from topout.record.turns import StepCounter
 
 
 def turns(order: list[int]) -> list[bool]:

@@ -69,8 +69,16 @@ def _work_on_last_batch(table: RankTable, last: int) -> int:
     return max(0, int(np.median(between_ns))) if len(between_ns) else 0
 
 
+def computes_unseen(table: RankTable) -> bool:
+    """Whether this is a loop of JAX or TensorFlow that marks its own steps: no tap sees it compute."""
+    is_compiled = any(table.facts.get(f"{name}_version") for name in ("jax", "tensorflow"))
+    return is_compiled and len(table.rows(Kind.BACKWARD, Kind.OPTIMIZER)) == 0
+
+
 def feeds_training(table: RankTable, batches: NDArray[np.intp], backward_ns: Int64s) -> Bools:
     """For each of these rows of loaders, whether its iterator feeds training: a backward follows one of its batches."""
+    if computes_unseen(table):  # then a missing backward tells nothing
+        return np.ones(len(batches), dtype=bool)
     iterators = table.ref[batches]
     start_ns = table.start_ns[batches]
     order = np.lexsort((start_ns, iterators))

@@ -15,7 +15,7 @@ from topout.analyze.collectives import has_communication, measure_communication
 from topout.analyze.compute import measure_compute
 from topout.analyze.device import measure_device
 from topout.analyze.environment import describe_environment
-from topout.analyze.evaluations import feeds_training
+from topout.analyze.evaluations import computes_unseen, feeds_training
 from topout.analyze.input import measure_input
 from topout.analyze.memory import measure_memory
 from topout.analyze.pop import pop_efficiencies
@@ -43,6 +43,9 @@ from topout.trace.readers.kineto import Profile, read_profile
 from topout.trace.table import RankTable
 
 Part = TypeVar("Part")
+_FRAMEWORKS = ("torch", "keras", "tf_keras", "tensorflow", "jax")
+_EAGER_KERAS = "torch"
+"""The backend on which Keras does not compile a step into one function."""
 
 
 @dataclass
@@ -129,9 +132,20 @@ def _find_phases(
     windows = [table.facts.get("profiled_steps") for table in tables]
     if any(isinstance(window, list) and window and window[-1] >= phases.steps[0] for window in windows):
         missing.say("Undisturbed steps: the profiler, which slows steps down, ran during those that were measured.")
+    if any(_is_compiled_whole(table) for table in phases.tables):
+        missing.say(
+            "Forward, backward and optimizer: Keras runs a step as one compiled function, communication included; all "
+            "of it stands under backward."
+        )
+    if any(computes_unseen(table) for table in phases.tables):
+        missing.say("Forward, backward and optimizer: none was seen; what nothing else explains stands under forward.")
     if len(phases.steps) < 5:
         missing.say(f"Only {len(phases.steps)} steps were left to measure; run at least 10 for figures to rely on.")
     return phases
+
+
+def _is_compiled_whole(table: RankTable) -> bool:
+    return table.facts.get("keras_backend") not in (None, _EAGER_KERAS)
 
 
 def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
@@ -142,8 +156,14 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
         return "Nothing was recorded: no rank got as far as its script. The logs in the run folder say why."
     if any(map(has_steps, tables)):
         return "No step was completed by all ranks, so there is no time at which they can be compared."
-    if not any(table.facts.get("torch_version") for table in tables):
+    imported = [name for name in _FRAMEWORKS if any(table.facts.get(f"{name}_version") for table in tables)]
+    if not imported:
         return "The script never imported torch, so there were no steps to see; call topout.step() at the end of each."
+    if "torch" not in imported:
+        return (
+            "No step was seen, so there is nothing to divide the time by. Keras' fit and train_on_batch are seen; a "
+            "loop around a function of its own (tf.function, jax.jit) must call topout.step() at the end of each step."
+        )
     return (
         "No optimizer step was seen, so there is nothing to divide the time by. If the script trains without "
         "torch.optim, call topout.step() at the end of each step."
@@ -214,6 +234,8 @@ def _communication(phases: Phases, shares: dict[str, float], missing: _Missing) 
     if len(phases.tables) < 2:
         return Communication()
     if not has_communication(phases.tables):
+        if any(_is_compiled_whole(table) for table in phases.tables):
+            return Communication()  # said with the step that it is a part of
         missing.say("Communication: no arrival at a collective was recorded, so waiting and transfer are not known.")
         return Communication()
     if any(runs_ahead(table) for table in phases.tables):

@@ -14,7 +14,7 @@ import numpy as np
 
 from topout.analyze.accelerator import device_ns, on_device, runs_ahead
 from topout.analyze.collectives import Blocked, find_blocked
-from topout.analyze.evaluations import find_evaluations, trails_off
+from topout.analyze.evaluations import computes_unseen, find_evaluations, trails_off
 from topout.analyze.segments import PHASE, Segments, Stretches, cut, paint
 from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
@@ -166,10 +166,12 @@ def _segments(table: RankTable, blocked: Blocked, end_ns: int) -> Segments:
     steps = table.rows(Kind.STEP)
     evaluations = find_evaluations(table, end_ns)
     saves = _rows(table, Kind.CHECKPOINT)
+    unseen = _rows(table, Kind.STEP) if computes_unseen(table) else Stretches.none()
     return paint(
         int(table.start_ns[steps[0]]),
         end_ns,
         [
+            ("forward", unseen),
             ("optimizer", _rows(table, Kind.OPTIMIZER)),
             ("forward", _forwards(table, evaluations)),
             ("input", _rows(table, Kind.INPUT, Kind.LOADER)),

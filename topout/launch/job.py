@@ -316,8 +316,9 @@ class _Round:
 def single_device_error(num_ranks: int) -> TopoutError:
     return TopoutError(
         f"{num_ranks} ranks were started, but the script trains on one device.",
-        why=f"no process group by its first optimizer step: {num_ranks} copies would train independently of each other",
-        do="run one with -n 1, or make the script distributed (torch's init_process_group and DistributedDataParallel)",
+        why=f"nothing joins the ranks by the first step: {num_ranks} copies would train independently of each other",
+        do="run one with -n 1, or make the script distributed (torch: init_process_group and DistributedDataParallel; "
+        "Keras: MultiWorkerMirroredStrategy)",
     )
 
 

@@ -146,7 +146,9 @@ def _rank_entry(rank: Rank) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str | None]:
-    return {"python": sys.version.split()[0], "topout": __version__, "torch": _installed("torch")}
+    found = {name: _installed(name) for name in ("torch", "tensorflow", "keras", "jax")}
+    versions = {name: version for name, version in found.items() if version is not None or name == "torch"}
+    return {"python": sys.version.split()[0], "topout": __version__, **versions}
 
 
 def _now() -> str:

@@ -15,7 +15,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from topout.record import preemption, torch_taps, worker_cores
+from topout.record import jax_cluster, keras_taps, preemption, torch_taps, worker_cores
 from topout.record.outofmemory import record_out_of_memory
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
@@ -29,6 +29,7 @@ _BUSY_SHARE = 0.1
 
 def main(arguments: list[str]) -> int:
     preemption.adopt_page()
+    jax_cluster.install()
     status = StatusLine.from_environment()
     recorder = _start_recorder(status)
     code = _run(arguments, status, recorder)
@@ -55,6 +56,7 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
         recorder = Recorder(settings, status)
         recorder.files.install()
         torch_taps.install(recorder)
+        keras_taps.install(recorder)
         set_current(recorder)
         return recorder
     except Exception as error:

@@ -3,8 +3,8 @@
 Why it matters. `torch.save` returns when the last byte is written. Until then the rank computes
 nothing, and if only one rank saves, all others wait for it at the next collective.
 
-How it is measured. The time inside torch.save and torch.distributed.checkpoint.save on the rank
-that saves longest.
+How it is measured. The time inside torch.save and torch.distributed.checkpoint.save (in Keras
+save, save_weights and the callbacks that call them) on the rank that saves longest.
 
 What to do. Copy the state to host memory and write it in the background, every rank its own part:
 
@@ -30,7 +30,8 @@ RULE = Rule(
     # the mean over many ranks hides a save on one of them
     when=lambda m: (largest_share(m, "checkpoint") or 0.0) > 0.03,
     because="The rank that saves longest does so {gain:.0%} of the time, and trains nothing meanwhile.",
-    advise="Save in the background (torch.distributed.checkpoint.async_save), every rank its part, or less often.",
+    advise="Save in the background (torch.distributed.checkpoint.async_save), every rank its part, or less often "
+    "(Keras: save_freq).",
     gain=lambda m: largest_share(m, "checkpoint"),
     changes=("async-checkpoint",),
     fires_on=Measures(serial=Serial(checkpoint_share=0.15), shares={"checkpoint": 0.15}),

@@ -13,6 +13,7 @@ What to do. Look at what the loop does besides training:
     tensor.to(device)                    with pin_memory=True and non_blocking=True
     optimizer                            fused=True, or foreach=True
     model = torch.compile(model, mode="reduce-overhead")    many small kernels become few, or one CUDA graph
+    model.compile(steps_per_execution=16)                   Keras: many small steps in one call
 
 `topout run --profile 20-29 train.py` names the functions.
 
@@ -35,8 +36,8 @@ RULE = Rule(
     title="The host cannot keep up with the devices",
     when=lambda m: (_host_share(m) or 0.0) > 0.15,
     because="{gain:.0%} of the time goes into host code around the step.",
-    advise="Take .item(), printing and metrics out of the loop, use fused optimizers and torch.compile; "
-    "--profile names functions.",
+    advise="Take .item(), printing and metrics out of the loop, use fused optimizers and torch.compile (Keras: "
+    "steps_per_execution); --profile names functions.",
     gain=_host_share,
     changes=("compile",),
     fires_on=Measures(shares={"forward": 0.3, "backward": 0.4, "other": 0.3}),

@@ -3,14 +3,15 @@
 Why it matters. A rank without a batch computes nothing, and at the next collective every other rank
 waits for it. Adding ranks makes this worse: all of them draw on the same storage.
 
-How it is measured. The time from asking the training DataLoader for a batch to having it, as a
-share of the window; the gain is that share on the rank that waits most. A loader that is fast
-enough shows close to 0.
+How it is measured. The time from asking the training DataLoader (in Keras the data set of fit) for
+a batch to having it, as a share of the window; the gain is that share on the rank that waits most.
+A loader that is fast enough shows close to 0.
 
 What to do. Find out first what the loader does (`input-iops`, `input-bandwidth` or `input-decode`
 in the verdict), then
 
     DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, pin_memory=True)
+    dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)    # Keras
 
 with as many workers as the rank has cores to spare. If the workers are busy decoding, decode once
 and store the result, or decode smaller images. If they wait for storage, keep the data in few large
@@ -31,8 +32,8 @@ RULE = Rule(
     title="The input pipeline starves the devices",
     when=lambda m: (largest_share(m, "input") or 0.0) > 0.10,
     because="The rank that waits most for its next batch does so {gain:.0%} of the time.",
-    advise="Give the loader more workers (num_workers, persistent_workers=True), or prepare the data once "
-    "and store it.",
+    advise="Give the loader more workers (num_workers, persistent_workers=True; tf.data: num_parallel_calls, "
+    "prefetch), or prepare the data once and store it.",
     gain=lambda m: largest_share(m, "input"),
     changes=("loader-workers", "packed-input"),
     fires_on=Measures(input=Input(wait_share=0.40), shares={"input": 0.40}),

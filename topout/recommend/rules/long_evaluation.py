@@ -4,8 +4,8 @@ Why it matters. An evaluation trains nothing. A fifth of the time spent on it is
 epochs in the same allocation.
 
 How it is measured. Time between steps in which the model was in evaluation mode, or a loader was
-iterated that no backward followed. The gain is that whole share; whoever still evaluates now and
-then wins less.
+iterated that no backward followed; in Keras the time inside evaluate and predict. The gain is that
+whole share; whoever still evaluates now and then wins less.
 
 What to do. Evaluate less often, or on a fixed subset until the last epochs. Give evaluation a
 larger batch: without gradients it needs far less memory. And turn autograd off, which is faster and
@@ -30,7 +30,8 @@ RULE = Rule(
     # where one rank evaluates alone, EV01 says what to do
     when=lambda m: (m.serial.single_rank_share or 0) < 0.03,
     because="{value:.0%} of the time is evaluation, on all ranks.",
-    advise="Evaluate less often or on a subset, under torch.inference_mode() and with a larger batch.",
+    advise="Evaluate less often (Keras: validation_freq) or on a subset, with a larger batch, and in torch under "
+    "torch.inference_mode().",
     fires_on=Measures(serial=Serial(evaluation_share=0.35, single_rank_share=0.0)),
     quiet_on=Measures(
         environment=Environment(num_ranks=2), serial=Serial(evaluation_share=0.35, single_rank_share=0.30, ranks=(0,))

@@ -1,7 +1,6 @@
-"""Taps optimizers through torch's own global step hooks, and tells from them where one step ends and the next begins.
+"""Taps optimizers through torch's own global step hooks; `turns` tells from them where one step ends.
 
-The optimizer that steps first leads: a step of the job ends when the leader has stepped. Where several take turns (a
-GAN), the others' steps lie inside. A leader that falls silent hands over to the one that goes on.
+Not for optimizers compiled as a whole, which call no hooks.
 """
 
 from threading import get_ident
@@ -14,43 +13,8 @@ import torch
 from topout.record.clock import now_ns
 from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import sizes
+from topout.record.turns import RehearsalOver, StepCounter
 from topout.schema.event import NOT_GIVEN, Kind
-
-_SILENT_AFTER = 8
-"""So many steps of others in a row, and the leader counts as finished."""
-
-
-class RehearsalOver(SystemExit):
-    """Ends a script after `--steps`; an exit, not an error, so that `except Exception` lets it pass."""
-
-
-class StepCounter:
-    """Who leads, and what has stepped since the leader last did."""
-
-    def __init__(self) -> None:
-        self.leader = NOT_GIVEN
-        self.since_leader: list[int] = []
-        self.expected: frozenset[int] = frozenset()
-        """Optimizers that stepped in the last full turn."""
-
-    def stepped(self, number: int) -> bool:
-        """True when this ends a step of the job."""
-        if number == self.leader and not self.since_leader:  # the only optimizer there is, nearly always
-            self.expected = frozenset()
-            return True
-        if self.leader == NOT_GIVEN or len(self.since_leader) >= _SILENT_AFTER:
-            self.leader = number
-        if number == self.leader:
-            self.expected = frozenset(self.since_leader)
-            self.since_leader = []
-            return True
-        self.since_leader.append(number)
-        return False
-
-    @property
-    def is_turn_complete(self) -> bool:
-        """Every optimizer of the last turn has stepped again: a good moment to end a rehearsal."""
-        return self.expected <= {self.leader, *self.since_leader}
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
