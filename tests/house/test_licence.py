@@ -1,6 +1,7 @@
 """What a user may do with topout is said, and said the same everywhere."""
 
 import hashlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -46,5 +47,5 @@ def test_constraints_pin_every_requirement_exactly() -> None:
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
-    names = {requirement.split(">")[0].split("=")[0] for requirement in required}
-    assert names - set(pins) == set()
+    names = {re.split(r"[\[>=]", requirement)[0].replace("-", "_").lower() for requirement in required}
+    assert names - {name.replace("-", "_").lower() for name in pins} == set()

@@ -45,5 +45,5 @@ def test_a_script_for_one_device_is_stopped_and_explained(launch):
     assert ended.code == 2
     last_words = ended.stderr.splitlines()[-3:]
     assert last_words[0] == "2 ranks were started, but the script trains on one device."
-    assert last_words[1].startswith("  why  no process group")
+    assert last_words[1].startswith("  why  nothing joins the ranks")
     assert "-n 1" in last_words[2]

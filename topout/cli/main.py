@@ -8,11 +8,19 @@ import sys
 from typing import NoReturn
 
 from topout import __version__
+from topout.launch.becoming import BecomeRank, run_rank
 from topout.schema.errors import ExitCode, TopoutError
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+    words: list[str] = []
+    kept_fds: frozenset[int] = frozenset()
+    try:
+        sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+    except BecomeRank as rank:
+        # in a child of the launcher; once this block is left, nothing of the launcher is
+        words, kept_fds = rank.words, rank.kept_fds
+    sys.exit(run_rank(words, kept_fds))
 
 
 def call(arguments: list[str]) -> int:

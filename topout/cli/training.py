@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topout.launch.job import JobResult, run_job
+from topout.launch.signals import ignore_late_warnings
 from topout.launch.terminal import Terminal
 from topout.schema.spec import (
     RunSpec,
@@ -26,7 +27,8 @@ def train(options: Mapping[str, Any]) -> int:
     """Options by the names of `run`'s parameters; those that were not given are missing or None."""
     spec = spec_from(options)
     is_json, is_quiet = bool(options.get("json_output")), bool(options.get("quiet"))
-    result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet))
+    result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet), forks=True)
+    ignore_late_warnings()
     wants_report = options.get("report") is not False and spec.record
     return conclude(result, wants_report=wants_report, is_json=is_json, is_quiet=is_quiet)
 

@@ -20,6 +20,7 @@ import msgspec
 from topout.host.nics import choose_interface
 from topout.host.topology import read_host
 from topout.launch import oom_kills
+from topout.launch.becoming import BecomeRank, run_rank
 from topout.launch.first_failure import RankEnd
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.meeting_point import MeetingPoint, reach
@@ -30,7 +31,7 @@ from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VA
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import Order, obey
 from topout.launch.supervise import Supervisor
-from topout.launch.target import rank_command
+from topout.launch.target import rank_words
 from topout.launch.variables import PLACE_VARIABLE
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
@@ -120,13 +121,14 @@ class Agent:
                 ranks,
                 world,
                 spec,
-                rank_command(spec),
+                rank_words(spec),
                 folder=folder,
                 restart=int(message["restart"]),
                 scheduler=message["scheduler"],
                 show=fellows.show,
                 note=fellows.note,
                 on_failure=lambda error: fellows.note(f"the run folder cannot be written: {error.strerror or error}"),
+                forks=True,
             )
         except (OSError, TopoutError) as error:
             for rank in ranks:
@@ -297,9 +299,18 @@ def _place(hosts: Sequence[str], node_rank: int | None) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def _main() -> int:
+    words: list[str] = []
+    kept_fds: frozenset[int] = frozenset()
     try:
-        sys.exit(main())
+        return main()
     except TopoutError as error:
         print(error, file=sys.stderr)  # noqa: T201 (the head shows it when nobody arrives)
-        sys.exit(int(error.exit_code))
+        return int(error.exit_code)
+    except BecomeRank as rank:
+        words, kept_fds = rank.words, rank.kept_fds
+    return run_rank(words, kept_fds)
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -36,6 +36,7 @@ class Company:
         self.head = head
         self._starters = starters
         self._port_holder: socket.socket | None = None
+        self._pid = os.getpid()
 
     @property
     def scheduler(self) -> str | None:
@@ -60,6 +61,9 @@ class Company:
         return replace(roster.world, ranks=ranks, master_address=address, master_port=port)
 
     def end_round(self) -> None:
+        if os.getpid() != self._pid:
+            # a child on its way to become a rank: all of this is its parent's
+            return
         if self._port_holder is not None:
             self._port_holder.close()
             self._port_holder = None
@@ -67,6 +71,8 @@ class Company:
             self.head.release()
 
     def close(self, exit_code: int) -> None:
+        if os.getpid() != self._pid:
+            return
         self.end_round()
         if self.head is not None:
             self.head.dismiss(exit_code)

@@ -23,7 +23,7 @@ from topout.launch.roster import Roster, make_roster
 from topout.launch.run_record import RunRecord
 from topout.launch.signals import LauncherSignals
 from topout.launch.stopping import STOPPED_EXIT_CODE, Stopping
-from topout.launch.target import rank_command, with_target
+from topout.launch.target import rank_command, rank_words, with_target
 from topout.launch.terminal import Terminal
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import RunFolder, create_run_folder
@@ -48,8 +48,11 @@ class JobResult:
     notes: tuple[str, ...] = ()
 
 
-def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None) -> JobResult:
-    """Runs the job to its end, on one host or on all of the allocation. `command` replaces what a rank executes."""
+def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None, *, forks: bool = False) -> JobResult:
+    """Runs the job to its end, on one host or on all of the allocation. `command` replaces what a rank executes.
+
+    With `forks`, ranks are forked and `BecomeRank` passes through the caller in each of them (see `becoming`).
+    """
     spec = with_target(spec)
     with LauncherSignals() as signals:
         crew = assemble(spec, signals, terminal.say)
@@ -57,7 +60,8 @@ def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None)
             return JobResult(exit_code=crew, status="followed", folder=None)
         exit_code = int(ExitCode.ENVIRONMENT)
         try:
-            result = _Job(spec, crew, terminal, command or rank_command(spec)).run(signals)
+            words = rank_words(spec) if forks else command or rank_command(spec)
+            result = _Job(spec, crew, terminal, words, forks).run(signals)
             exit_code = result.exit_code
             return result
         except TopoutError as error:
@@ -106,17 +110,19 @@ def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> Run
 
 
 class _Job:
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, command: Sequence[str]) -> None:
+    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, command: Sequence[str], forks: bool) -> None:
         self._spec = spec
         self._crew = crew
         self._terminal = terminal
         self._command = command
+        self._forks = forks
 
     def run(self, signals: LauncherSignals) -> JobResult:
         restart = 0
         while True:
             try:
-                result, outcome = _Round(self._spec, self._crew, self._terminal, restart).run(self._command, signals)
+                this_round = _Round(self._spec, self._crew, self._terminal, restart, self._forks)
+                result, outcome = this_round.run(self._command, signals)
             finally:
                 self._crew.end_round()
             why_not = self._why_no_restart(outcome, restart)
@@ -151,7 +157,8 @@ class _Job:
 class _Round:
     """One start of the ranks, with a run folder of its own."""
 
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int) -> None:
+    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int, forks: bool) -> None:
+        self._forks = forks
         self._spec = spec
         self._crew = crew
         self._terminal = terminal
@@ -249,6 +256,7 @@ class _Round:
             show=self._terminal.show,
             note=record.note,
             on_failure=record.warn_once,
+            forks=self._forks,
         )
 
     def _announce(self, roster: Roster, world: World, record: RunRecord) -> None:

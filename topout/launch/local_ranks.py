@@ -51,10 +51,13 @@ class LocalRanks:
         show: Show,
         note: Callable[[str], None],
         on_failure: Callable[[OSError], None],
+        forks: bool = False,
     ) -> None:
+        """`forks`: as `RankProcess` has it."""
         self._spec = spec
         self._folder = folder
         self._note = note
+        self._forks = forks
         self.processes: list[RankProcess] = []
         self._logs: list[tuple[LogPipe, LogPipe]] = []
         self._sampler: Sampler | None = None
@@ -101,10 +104,13 @@ class LocalRanks:
             return environment(rank, status_fd=status_fd, inherited=os.environ) | pages
 
         try:
-            return RankProcess(rank, command, variables, pass_fds=(*page_fds, self.stop_page.fd))
-        finally:
-            for fd in page_fds:
-                os.close(fd)
+            fds = (*page_fds, self.stop_page.fd)
+            process = RankProcess(rank, command, variables, pass_fds=fds, forks=self._forks)
+        except OSError:
+            _close(page_fds)
+            raise
+        _close(page_fds)
+        return process
 
     @property
     def pids(self) -> dict[int, int]:
@@ -196,6 +202,11 @@ class LocalRanks:
         ]
         self._sampler = Sampler(targets, note=self._note)
         self._sampler.start()
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _allow_open_files(num_needed: int) -> None:

@@ -7,12 +7,12 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from topout.host.memory_policy import bind_memory
+from topout.launch.becoming import BecomeRank, fork_rank
 from topout.schema.world import Rank
 
 _PR_SET_PDEATHSIG = 1
@@ -27,31 +27,37 @@ class RankProcess:
         command: Sequence[str],
         environment: Callable[[int], dict[str, str]],
         pass_fds: Sequence[int] = (),
+        *,
+        forks: bool = False,
     ) -> None:
+        """`command` is a program and its words; with `forks`, the words after `python -P -m topout.record.rank`."""
         self.rank = rank
         self.signals_sent: set[int] = set()
         self.told_at_ns: int | None = None
         self.ended_at_ns: int | None = None
         self.status_fd, status_write_fd = os.pipe()
         out_fd, err_fd = -1, -1
+        self._returncode: int | None = None
+        """As subprocess counts: negative for a signal."""
         try:
             self.out_fd, out_fd = os.pipe()
             self.err_fd, err_fd = os.pipe()
-            self._popen = subprocess.Popen(
+            start = fork_rank if forks else _exec
+            self.pid = start(
                 command,
-                env=environment(status_write_fd),
-                stdin=subprocess.DEVNULL,
-                stdout=out_fd,
-                stderr=err_fd,
-                pass_fds=(status_write_fd, *pass_fds),
-                start_new_session=True,
-                preexec_fn=_prepare_child(rank),  # noqa: PLW1509  (no thread runs yet when ranks start)
+                environment(status_write_fd),
+                out_fd=out_fd,
+                err_fd=err_fd,
+                kept_fds=(status_write_fd, *pass_fds),
+                prepare=_prepare_child(rank),
             )
-        finally:
-            for fd in (status_write_fd, out_fd, err_fd):
-                if fd >= 0:
-                    os.close(fd)
-        self.pid = self._popen.pid
+        except BecomeRank:
+            # these are the rank's own now
+            raise
+        except BaseException:
+            _close(status_write_fd, out_fd, err_fd)
+            raise
+        _close(status_write_fd, out_fd, err_fd)
         self.pidfd = _open_pidfd(self.pid)
         for fd in (self.status_fd, self.out_fd, self.err_fd):
             os.set_blocking(fd, False)
@@ -62,13 +68,11 @@ class RankProcess:
 
     @property
     def exit_code(self) -> int | None:
-        code = self._popen.returncode
-        return code if code is not None and code >= 0 else None
+        return self._returncode if self._returncode is not None and self._returncode >= 0 else None
 
     @property
     def death_signal(self) -> int | None:
-        code = self._popen.returncode
-        return -code if code is not None and code < 0 else None
+        return -self._returncode if self._returncode is not None and self._returncode < 0 else None
 
     def tell(self, number: int) -> None:
         """Sends a signal to the rank; a kill reaches its children too."""
@@ -106,13 +110,13 @@ class RankProcess:
             return False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._popen.wait()
+        self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.ended_at_ns = time.monotonic_ns()
         return True
 
     def give_up(self) -> None:
         """Counts a process as ended that not even a kill ends, because the kernel does not let go of it."""
-        self._popen.returncode = -signal.SIGKILL
+        self._returncode = -signal.SIGKILL
         self.ended_at_ns = time.monotonic_ns()
 
     def state(self) -> str | None:
@@ -128,6 +132,38 @@ class RankProcess:
             if fd is not None:
                 with contextlib.suppress(OSError):
                     os.close(fd)
+
+
+def _exec(
+    command: Sequence[str],
+    environment: dict[str, str],
+    *,
+    out_fd: int,
+    err_fd: int,
+    kept_fds: Sequence[int],
+    prepare: Callable[[], None],
+) -> int:
+    import subprocess
+
+    started = subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=out_fd,
+        stderr=err_fd,
+        pass_fds=kept_fds,
+        start_new_session=True,
+        preexec_fn=prepare,  # noqa: PLW1509  (no thread runs yet when ranks start)
+    )
+    # reaped by process number, as those that were forked are
+    started.returncode = 0
+    return started.pid
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _open_pidfd(pid: int) -> int | None:

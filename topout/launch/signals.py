@@ -38,9 +38,7 @@ class LauncherSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            # a warning that comes while the run is being explained must not end the launcher, nor change its exit code
-            is_late_warning = number in (signal.SIGUSR1, signal.SIGUSR2) and handler == signal.SIG_DFL
-            signal.signal(number, signal.SIG_IGN if is_late_warning else handler)
+            signal.signal(number, handler)
         if self._previous:
             signal.set_wakeup_fd(self._previous_wakeup_fd)
         os.close(self.fd)
@@ -55,3 +53,10 @@ class LauncherSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._arrived.append(number)
+
+
+def ignore_late_warnings() -> None:
+    """For a process that only explains its run from now on: a warning must neither end it nor change its exit code."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)

@@ -35,10 +35,14 @@ def with_target(spec: RunSpec) -> RunSpec:
     return spec
 
 
-def rank_command(spec: RunSpec) -> list[str]:
+def rank_words(spec: RunSpec) -> list[str]:
+    """What a rank is told to run."""
     assert spec.script is not None
-    target = ["-m", spec.script] if spec.is_module else [spec.script]
-    return [sys.executable, "-P", "-m", "topout.record.rank", *target, *spec.args]
+    return [*(["-m"] if spec.is_module else []), spec.script, *spec.args]
+
+
+def rank_command(spec: RunSpec) -> list[str]:
+    return [sys.executable, "-P", "-m", "topout.record.rank", *rank_words(spec)]
 
 
 def _check_torch() -> None:

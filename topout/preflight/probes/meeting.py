@@ -5,14 +5,15 @@ is left out from then on; the others go on. Not for large data.
 """
 
 import contextlib
-import hashlib
 import os
 import socket
 import time
 from collections.abc import Mapping
 from typing import Any, Self
 
+from topout.launch.rendezvous import job_token
 from topout.preflight.probes.wire import Wire
+from topout.schema.errors import TopoutError
 
 _SECONDS_BETWEEN_TRIES = 0.1
 
@@ -109,9 +110,13 @@ def meet(environ: Mapping[str, str] = os.environ, *, deadline_s: float) -> Meeti
 
 
 def token_of(environ: Mapping[str, str]) -> str:
-    """The same for all probes of one job, another for every other job: against mix-ups, not against malice."""
+    """Shown by whoever joins: made from the run and the key that only this user has, on every host."""
     names = ("TOPOUT_RUN", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    return hashlib.sha256("|".join(environ.get(name, "") for name in names).encode()).hexdigest()
+    try:
+        return job_token("|".join(environ.get(name, "") for name in names), environ)
+    except TopoutError as error:
+        # without a key there is no meeting, and the host says why
+        raise OSError(f"{error.problem} {error.why}") from error
 
 
 def _await_members(meeting: Meeting, place: tuple[str, int], token: str, until_s: float) -> None:
