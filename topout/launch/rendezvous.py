@@ -28,7 +28,9 @@ _FIRST_PORT, _NUM_PORTS = 20_000, 12_000
 _CANDIDATES = 8
 _STRIDE = 1_009
 _CONNECT_S = 2.0
-_RETRY_S = 0.05
+_FIRST_RETRY_S = 0.005
+_LONGEST_RETRY_S = 0.2
+"""Tasks start together, so the head is there in a moment, or will be long in coming."""
 _UNKNOWN_NAME_S = 10.0
 """A name service may be late for a moment when a thousand nodes ask; longer than this it does not know the name."""
 
@@ -138,6 +140,7 @@ def resolve(name: str) -> list[str]:
 def connect(addresses: Sequence[str], ports: Sequence[int], token: str, *, timeout_s: float) -> Wire:
     """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over."""
     give_up_at = time.monotonic() + timeout_s
+    retry_s = _FIRST_RETRY_S
     last: Exception | None = None
     while time.monotonic() < give_up_at:
         for address in addresses:
@@ -146,7 +149,8 @@ def connect(addresses: Sequence[str], ports: Sequence[int], token: str, *, timeo
                     return connect_once(address, port, token)
                 except (OSError, NotOursError) as error:
                     last = error
-        time.sleep(_RETRY_S)
+        time.sleep(retry_s)
+        retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     raise TopoutError(
         f"{socket.gethostname()} cannot reach the head of its job at {where}.",
