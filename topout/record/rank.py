@@ -33,9 +33,12 @@ def main(arguments: list[str]) -> int:
     status = StatusLine.from_environment()
     recorder = _start_recorder(status)
     code = _run(arguments, status, recorder)
+    last_line_s = time.monotonic()
     _await_working_threads(recorder)
     status.send("done", code=code)
-    threading.Thread(target=_leave_after, args=(code,), daemon=True).start()
+    waited_s = time.monotonic() - last_line_s
+    seconds_left = max(EXIT_LIMIT_S / 2, EXIT_LIMIT_S - waited_s)
+    threading.Thread(target=_leave_after, args=(code, seconds_left), daemon=True).start()
     if recorder is not None:
         try:
             recorder.finish()
@@ -156,8 +159,8 @@ def _leave_process_group() -> None:
     leaving.join(EXIT_LIMIT_S / 2)
 
 
-def _leave_after(code: int) -> None:
-    time.sleep(EXIT_LIMIT_S)
+def _leave_after(code: int, seconds: float) -> None:
+    time.sleep(seconds)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
