@@ -3,12 +3,13 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.cli.verb import run_verb, start_verb
 from tests.preflight.samples import facts, limited
 from topout.preflight.diagnosis import Diagnosis, diagnose, json_schema, to_json
 from topout.preflight.facts import Facts
@@ -23,11 +24,11 @@ def diagnosis_of(*hosts: Facts, absent: tuple[str, ...] = ()) -> Diagnosis:
     )
 
 
-def test_this_machine_is_examined_with_torch(tmp_path):
+def test_this_machine_is_examined_with_torch(run_topout, tmp_path):
     (tmp_path / "data").mkdir()
-    done = run_verb("doctor", "--json", "--data", "data", cwd=tmp_path)
+    done = run_topout(["doctor", "--json", "--data", "data"], timeout=240)
     document = json.loads(done.stdout)
-    assert done.returncode == (3 if document["verdict"] == "unfit" else 0), done.stderr
+    assert done.code == (3 if document["verdict"] == "unfit" else 0), done.stderr
     assert document["version"] == 1
     (host,) = document["hosts"]
     assert host["not_measured"] == {} and host["stage"] is None
@@ -61,9 +62,9 @@ def test_this_machine_is_examined_with_torch(tmp_path):
     assert list((tmp_path / "topout-runs").glob("*/run.json")) == [], "no run for `topout analyze` to take"
 
 
-def test_a_torch_that_is_broken_makes_the_machine_unfit(tmp_path, torchless):
-    done = run_verb("doctor", cwd=tmp_path, env={**torchless, "COLUMNS": "110"})
-    assert done.returncode == 3
+def test_a_torch_that_is_broken_makes_the_machine_unfit(run_topout, tmp_path, torchless):
+    done = run_topout(["doctor"], env={**torchless, "COLUMNS": "110"}, timeout=240)
+    assert done.code == 3
     assert done.stdout.startswith("UNFIT  1 host")
     assert "torch is blocked in this test" in done.stdout
     assert "matrix product float32" in done.stdout, "numpy stands in"
@@ -72,7 +73,13 @@ def test_a_torch_that_is_broken_makes_the_machine_unfit(tmp_path, torchless):
 
 def test_an_interrupted_examination_says_so_and_leaves_no_files(tmp_path):
     (tmp_path / "data").mkdir()
-    process = start_verb("doctor", "--data", "data", cwd=tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "topout", "doctor", "--data", "data"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     # with a file system under way, the interruption finds files of ours
     while "storage: data" not in (line := process.stderr.readline()):
@@ -85,9 +92,9 @@ def test_an_interrupted_examination_says_so_and_leaves_no_files(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--nodes", "two"], ["--nodse", "2"], ["extra"]])
-def test_words_that_do_not_fit_are_explained(words, tmp_path):
-    done = run_verb("doctor", *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
+def test_words_that_do_not_fit_are_explained(run_topout, words, tmp_path):
+    done = run_topout(["doctor", *words])
+    assert (done.code, done.stdout) == (2, "")
     assert "topout doctor --help" in done.stderr
     assert not (tmp_path / "topout-runs").exists()
 

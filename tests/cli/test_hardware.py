@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.verb import run_verb
 from topout.preflight.hardware_table import listing
 from topout.schema.hardware import devices
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_every_device_has_a_line_with_its_ridge_points(tmp_path, torchless):
-    done = run_verb("hardware", cwd=tmp_path, env={**torchless, "COLUMNS": "110"})
-    assert done.returncode == 0
+def test_every_device_has_a_line_with_its_ridge_points(run_topout, torchless):
+    done = run_topout(["hardware"], env={**torchless, "COLUMNS": "110"})
+    assert done.code == 0
     rows = [line.split() for line in done.stdout.splitlines()]
     (words,) = [row for row in rows if row[:1] == ["H200"] and row[1] != "NVL"]
     # FP64, FP32, TF32, 16-bit and INT8 in TFLOP/s, memory, bandwidth, PCIe, link; then the ridge points
@@ -24,8 +23,8 @@ def test_every_device_has_a_line_with_its_ridge_points(tmp_path, torchless):
     assert done.stderr.splitlines()[-1].startswith("Next    topout ")
 
 
-def test_one_device_tells_where_each_figure_comes_from(tmp_path):
-    said = run_verb("hardware", "h200", cwd=tmp_path).stdout
+def test_one_device_tells_where_each_figure_comes_from(run_topout):
+    said = run_topout(["hardware", "h200"]).stdout
     assert said.startswith("H200  NVIDIA H200 SXM")
     (line,) = [line for line in said.splitlines() if line.startswith("  fp16 matrix sparse")]
     assert "1,979 TFLOP/s" in line and "sparse" in line and "read" in line
@@ -33,20 +32,20 @@ def test_one_device_tells_where_each_figure_comes_from(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H200", "1080", "epyc 7601"])
-def test_a_device_is_found_by_what_a_person_types(name, tmp_path):
-    done = run_verb("hardware", name, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_device_is_found_by_what_a_person_types(name, run_topout):
+    done = run_topout(["hardware", name])
+    assert done.code == 0, done.stderr
 
 
 @pytest.mark.parametrize(("name", "says"), [("H2000", "has no 'H2000'"), ("TPU", "fits 5 devices")])
-def test_a_wrong_name_is_answered_with_a_near_one_and_exit_code_2(name, says, tmp_path):
-    done = run_verb("hardware", name, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
+def test_a_wrong_name_is_answered_with_a_near_one_and_exit_code_2(name, says, run_topout):
+    done = run_topout(["hardware", name])
+    assert (done.code, done.stdout) == (2, "")
     assert says in done.stderr and "topout hardware '" in done.stderr
 
 
-def test_json_is_versioned_and_complete(tmp_path):
-    document = json.loads(run_verb("hardware", "--json", cwd=tmp_path).stdout)
+def test_json_is_versioned_and_complete(run_topout):
+    document = json.loads(run_topout(["hardware", "--json"]).stdout)
     assert document["version"] == 1
     by_name = {device["name"]: device for device in document["devices"]}
     assert len(by_name) > 40

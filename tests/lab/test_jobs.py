@@ -111,6 +111,54 @@ def test_a_task_that_does_not_come_is_named_in_time(slurm: Slurm, tmp_path: Path
     assert time.monotonic() - began < 30
 
 
+def test_a_node_that_cannot_be_reached_is_named_and_nothing_stays_behind(slurm: Slurm, tmp_path: Path) -> None:
+    """Its link is cut after the tasks were placed, before they look for each other."""
+    script = tmp_path / "late.sh"
+    script.write_text(f'touch placed-$SLURM_PROCID; sleep 2; exec {" ".join(ways.TOPOUT)} "$@"\n')
+    process = slurm.popen(
+        ["srun", "-N2", "-n2", "sh", script, "run", "--no-report", "--start-timeout", "5", TRAIN], cwd=tmp_path
+    )
+    assert wait_for((tmp_path / "placed-1").exists)
+    slurm.nodes[1].set_link(up=False)
+    time.sleep(3)
+    assert wait_for(lambda: launchers(slurm) == [], 30), launchers(slurm)
+    slurm.nodes[1].set_link(up=True)
+    _, stderr = process.communicate(timeout=60)
+    assert "1 of 2 did not arrive: tasks 1 of hosts n1, n2" in stderr
+    assert not (tmp_path / "topout-runs").exists()
+
+
+def launchers(slurm: Slurm) -> list[str]:
+    """Command lines of the topout that runs on the nodes."""
+    lines = [_command(pid) for node in slurm.nodes for pid in node.processes()]
+    return [line for line in lines if "-m topout" in line and "late.sh" not in line]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_a_task_that_is_slow_to_start_is_waited_for(slurm: Slurm, tmp_path: Path) -> None:
+    script = tmp_path / "one_is_late.sh"
+    script.write_text(f'[ "$SLURM_PROCID" = 0 ] || sleep 6\nexec {" ".join(ways.TOPOUT)} "$@"\n')
+    words = ["srun", "-N2", "-n2", "sh", script, "run", "--no-report", "--start-timeout"]
+    assert "did not arrive" in slurm.run([*words, "2", TRAIN], cwd=tmp_path).stderr
+    ended = slurm.run([*words, "40", TRAIN], cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_one_rank_in_a_batch_script_of_two_tasks_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
+    job = slurm.sbatch(
+        f"{' '.join(ways.TOPOUT)} run --nodes 1 -n 1 --no-report {TRAIN}\n", "-N2", "--ntasks=2", cwd=tmp_path
+    )
+    slurm.wait(job)
+    assert "This job has 2 tasks, and the world would be 1 rank." in slurm.output(job)
+    assert not (tmp_path / "topout-runs").exists()
+
+
 def test_different_versions_on_two_nodes_are_named(slurm: Slurm, tmp_path: Path) -> None:
     script = tmp_path / "other_version.sh"
     code = "import sys, topout; topout.__version__ = '9.9.9'; from topout.cli.main import main; main(sys.argv[1:])"

@@ -39,8 +39,3 @@ def run(
         stdout, stderr = process.communicate()
         raise AssertionError(f"{way}: {timeout} s are over\n{stdout[-3000:]}\n{stderr[-3000:]}") from None
     return subprocess.CompletedProcess([way, *map(str, words)], process.returncode, stdout, stderr)
-
-
-def job_script(*words: object) -> str:
-    """A batch script that starts topout once."""
-    return f"exec {' '.join(map(str, [*TOPOUT, *words]))}\n"

@@ -58,6 +58,15 @@ def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code
     assert notes == ["rank 0 was still there 0.5 s after its script's end and was ended"]
 
 
+def test_a_termination_that_arrives_twice_at_once_is_one_request():
+    """The rank takes half a second to leave; asked twice with a while between, it would be killed at once."""
+    ends_well = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(3))); "
+    told = "import subprocess; k = f'kill {os.getppid()}'; subprocess.Popen(['sh', '-c', f'{k}; sleep 0.1; {k}']); "
+    outcome = supervise(ends_well + told + "time.sleep(60)")
+    assert (outcome.cause, outcome.signal) == (Cause.INTERRUPTED, signal.SIGTERM)
+    assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (3, None)
+
+
 def test_an_abort_after_the_last_line_does_not_spoil_the_result():
     notes: list[str] = []
     outcome = supervise("tell(kind='done', code=0); os.kill(os.getpid(), signal.SIGABRT)", notes=notes)

@@ -77,10 +77,12 @@ def test_a_stranger_is_turned_away() -> None:
     leading = threading.Thread(target=lead)
     leading.start()
     stranger = _connected(port, deadline_s)
-    hello = json.dumps({"token": "guessed", "number": 1}).encode()
-    stranger.sendall(len(hello).to_bytes(4, "big") + hello)
+    stranger.sendall(json.dumps({"kind": "answer", "proof": "guessed", "nonce": "", "topout": "0"}).encode() + b"\n")
     stranger.settimeout(10)
-    assert stranger.recv(1) == b""
+    heard = b""
+    while data := stranger.recv(4096):
+        heard += data
+    assert [json.loads(line)["kind"] for line in heard.splitlines()] == ["challenge", "refused"]
     joining = threading.Thread(target=member)
     joining.start()
     for thread in (leading, joining):

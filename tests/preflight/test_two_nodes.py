@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.verb import DRIVER
 from tests.lab.nodes import BOOTED_APART_S, Nodes
 from tests.lab.slurm import Slurm
 from tests.preflight.samples import named_check
@@ -94,7 +93,7 @@ def test_a_node_that_cannot_be_reached_is_named_and_both_report(nodes: Nodes, tm
 
 def test_every_task_of_a_slurm_job_takes_part_and_one_reports(nodes: Nodes, tmp_path: Path) -> None:
     with Slurm(nodes, tmp_path / "slurm") as slurm:
-        words = ["srun", "-N2", "-n2", sys.executable, "-c", DRIVER, "doctor", "--json", "--runs", tmp_path / "runs"]
+        words = ["srun", "-N2", "-n2", sys.executable, "-m", "topout", "doctor", "--json", "--runs", tmp_path / "runs"]
         done = slurm.run(words, cwd=tmp_path, timeout=240)
     document = json.loads(done.stdout)
     assert done.returncode == (3 if document["verdict"] == "unfit" else 0), done.stderr

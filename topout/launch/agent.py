@@ -31,7 +31,7 @@ from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VA
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import Order, obey
 from topout.launch.supervise import Supervisor
-from topout.launch.target import rank_words
+from topout.launch.target import rank_command, rank_words
 from topout.launch.variables import PLACE_VARIABLE
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
@@ -121,14 +121,14 @@ class Agent:
                 ranks,
                 world,
                 spec,
-                rank_words(spec),
+                rank_words(spec) if message["forks"] else rank_command(spec),
                 folder=folder,
                 restart=int(message["restart"]),
                 scheduler=message["scheduler"],
                 show=fellows.show,
                 note=fellows.note,
                 on_failure=lambda error: fellows.note(f"the run folder cannot be written: {error.strerror or error}"),
-                forks=True,
+                forks=bool(message["forks"]),
             )
         except (OSError, TopoutError) as error:
             for rank in ranks:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,8 +48,8 @@ class JobResult:
     notes: tuple[str, ...] = ()
 
 
-def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None, *, forks: bool = False) -> JobResult:
-    """Runs the job to its end, on one host or on all of the allocation. `command` replaces what a rank executes.
+def run_job(spec: RunSpec, terminal: Terminal, *, forks: bool = False) -> JobResult:
+    """Runs the job to its end, on one host or on all of the allocation.
 
     With `forks`, ranks are forked and `BecomeRank` passes through the caller in each of them (see `becoming`).
     """
@@ -60,8 +60,7 @@ def run_job(spec: RunSpec, terminal: Terminal, command: list[str] | None = None,
             return JobResult(exit_code=crew, status="followed", folder=None)
         exit_code = int(ExitCode.ENVIRONMENT)
         try:
-            words = rank_words(spec) if forks else command or rank_command(spec)
-            result = _Job(spec, crew, terminal, words, forks).run(signals)
+            result = _Job(spec, crew, terminal, forks).run(signals)
             exit_code = result.exit_code
             return result
         except TopoutError as error:
@@ -75,7 +74,9 @@ def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]
     """Everybody who runs this job, or the exit code of a job that this process only followed."""
     allocation = detect_allocation(os.environ)
     if allocation is not None and allocation.task is not None and allocation.task.world_size > 1:
-        check_world(allocation, spec.num_ranks or allocation.task.world_size)
+        if spec.num_ranks is not None:
+            # before anybody waits for the others
+            check_world(allocation, spec.num_ranks)
         from topout.launch.tasks import follow_or_lead
 
         return follow_or_lead(spec, allocation, allocation.task, signals, say)
@@ -110,19 +111,17 @@ def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> Run
 
 
 class _Job:
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, command: Sequence[str], forks: bool) -> None:
+    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, forks: bool) -> None:
         self._spec = spec
         self._crew = crew
         self._terminal = terminal
-        self._command = command
         self._forks = forks
 
     def run(self, signals: LauncherSignals) -> JobResult:
         restart = 0
         while True:
             try:
-                this_round = _Round(self._spec, self._crew, self._terminal, restart, self._forks)
-                result, outcome = this_round.run(self._command, signals)
+                result, outcome = _Round(self._spec, self._crew, self._terminal, restart, self._forks).run(signals)
             finally:
                 self._crew.end_round()
             why_not = self._why_no_restart(outcome, restart)
@@ -158,15 +157,16 @@ class _Round:
     """One start of the ranks, with a run folder of its own."""
 
     def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int, forks: bool) -> None:
-        self._forks = forks
         self._spec = spec
         self._crew = crew
         self._terminal = terminal
         self._restart = restart
+        self._forks = forks
         self._oom_kills_before = oom_kills.count_oom_kills()
 
-    def run(self, command: Sequence[str], signals: LauncherSignals) -> tuple[JobResult, Outcome]:
+    def run(self, signals: LauncherSignals) -> tuple[JobResult, Outcome]:
         roster = make_roster(self._spec, self._crew.members(), self._crew.allocation)
+        check_world(self._crew.allocation, roster.world.size)
         world = self._crew.prepare(roster)
         record = RunRecord(None, self._spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]], restart=self._restart)
         folder = _settle(self._spec, record, self._terminal.say)
@@ -182,10 +182,11 @@ class _Round:
                 run=str(folder.path) if folder else None,
                 restart=self._restart,
                 scheduler=self._crew.scheduler,
+                forks=self._forks,
                 cwd=str(Path.cwd()),
             )
         try:
-            local = self._start_own(roster, world, command, folder, record)
+            local = self._start_own(roster, world, folder, record)
         except TopoutError:
             record.finished("failed", ExitCode.ENVIRONMENT, ())
             raise
@@ -240,16 +241,14 @@ class _Round:
         )
         return head.stopping
 
-    def _start_own(
-        self, roster: Roster, world: World, command: Sequence[str], folder: RunFolder | None, record: RunRecord
-    ) -> LocalRanks:
+    def _start_own(self, roster: Roster, world: World, folder: RunFolder | None, record: RunRecord) -> LocalRanks:
         """The ranks of this launcher; a head that a scheduler did not count as a task has none."""
         numbers = {rank.rank for rank in roster.ranks_of[self._crew.local.number]} if self._crew.local else set()
         return LocalRanks(
             [rank for rank in world.ranks if rank.rank in numbers],
             world,
             self._spec,
-            command,
+            rank_words(self._spec) if self._forks else rank_command(self._spec),
             folder=folder,
             restart=self._restart,
             scheduler=self._crew.scheduler,

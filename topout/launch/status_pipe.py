@@ -30,13 +30,14 @@ class StatusPipe:
                 data = b""
             self.is_open = bool(data)
             *lines, self._partial = (self._partial + data).split(b"\n")
-            messages += [message for line in lines if (message := _parse(line)) is not None]
+            messages += [message for line in lines if (message := parse_message(line)) is not None]
             if len(self._partial) > _LONGEST_LINE_BYTES:
                 self._partial = b""
         return messages
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_message(line: bytes) -> dict[str, Any] | None:
+    """None for what is not a JSON object."""
     try:
         message = json.loads(line)
     except ValueError:

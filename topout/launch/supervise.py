@@ -86,8 +86,8 @@ class Supervisor:
         self._processes = {process.rank.rank: process for process in processes}
         self._logs = logs
         self._signals = signals
-        self._say = say
-        self._note = note
+        self.say = say
+        self.note = note
         self._tick = tick
         self._watch = watch
         self._limits = limits or Limits()
@@ -149,12 +149,6 @@ class Supervisor:
         for process in self._alive():
             process.warn(number)
 
-    def say(self, text: str) -> None:
-        self._say(text)
-
-    def note(self, text: str) -> None:
-        self._note(text)
-
     def _register(self) -> None:
         self._selector.register(self._signals.fd, selectors.EVENT_READ, lambda: None)
         for log in self._logs:
@@ -213,7 +207,7 @@ class Supervisor:
     def _act_on(self, rank: int, message: dict[str, Any]) -> None:
         told, kind = self._told[rank], message.get("kind")
         if kind == "note":
-            self._note(f"rank {rank}: {message.get('text', '')}")
+            self.note(f"rank {rank}: {message.get('text', '')}")
         elif kind == "failure" and told.failure is None:
             told.failure = str(message.get("text", ""))
             at_ns = message.get("at_ns")
@@ -232,7 +226,7 @@ class Supervisor:
         self._told[rank].must_end_at = None
         end = self._end_of(rank)
         if end.signal is not None and end.reported_code is not None and end.signal not in end.signals_sent:
-            self._note(f"rank {rank} died by signal {end.signal} after its script had ended with {end.reported_code}")
+            self.note(f"rank {rank} died by signal {end.signal} after its script had ended with {end.reported_code}")
         if self._fellows is not None:
             self._fellows.rank_ended(end)
         if end.code != 0:
@@ -285,13 +279,11 @@ class Supervisor:
         for rank, told in self._told.items():
             if told.must_end_at is not None and told.must_end_at <= now:
                 told.must_end_at = None
-                self._note(
-                    f"rank {rank} was still there {self._limits.exit_s:g} s after its script's end and was ended"
-                )
+                self.note(f"rank {rank} was still there {self._limits.exit_s:g} s after its script's end and was ended")
                 self._processes[rank].tell(signal.SIGKILL)
         if self._give_up_at is not None and now >= self._give_up_at:
             for process in self._alive():
-                self._say(f"topout: rank {process.rank.rank} (pid {process.pid}) does not end; the kernel holds it.")
+                self.say(f"topout: rank {process.rank.rank} (pid {process.pid}) does not end; the kernel holds it.")
                 process.give_up()
 
     def _look_for_stopped(self, now: float) -> None:

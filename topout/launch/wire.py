@@ -9,11 +9,13 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import socket
 import time
 from typing import Any
 
 from topout import __version__
+from topout.launch.status_pipe import parse_message
 
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_UNPROVED_BYTES = 1 << 12
@@ -36,6 +38,7 @@ class Wire:
         """Added to this host's monotonic clock gives the other's; known to the side that connected."""
         self._partial = b""
         self._unsent = bytearray()
+        self._ready: list[dict[str, Any]] = []
         self._nonce = ""
         self._longest_bytes = _LONGEST_UNPROVED_BYTES
         with contextlib.suppress(OSError):
@@ -68,7 +71,7 @@ class Wire:
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]
-        except (BlockingIOError, TimeoutError):
+        except BlockingIOError:
             return
         except OSError:
             self.is_open = False
@@ -79,18 +82,34 @@ class Wire:
         while self.is_open:
             try:
                 data = self._socket.recv(1 << 16)
-            except (BlockingIOError, TimeoutError):
+            except BlockingIOError:
                 break
             except OSError:
                 data = b""
             self.is_open = bool(data)
             *lines, self._partial = (self._partial + data).split(b"\n")
-            messages += [message for line in lines if (message := _parse(line)) is not None]
+            messages += [message for line in lines if (message := parse_message(line)) is not None]
             if len(self._partial) > self._longest_bytes:
                 self.close()
-            if messages and self._socket.gettimeout():
-                break
         return messages
+
+    def next_message(self, deadline_s: float) -> dict[str, Any]:
+        """Waits for it; OSError when the other end is gone, or silent until then (monotonic clock)."""
+        while not self._ready:
+            left_s = deadline_s - time.monotonic()
+            if not self.is_open:
+                raise ConnectionError("the other end is gone")
+            if left_s <= 0:
+                raise TimeoutError("the other end is silent")
+            self.wait(left_s)
+            self._ready += self.receive()
+        return self._ready.pop(0)
+
+    def wait(self, seconds: float) -> None:
+        """Until something has arrived; meanwhile what could not be sent yet leaves."""
+        _, writable, _ = select.select([self.fd], [self.fd] if self.has_unsent else [], [], seconds)
+        if writable:
+            self.flush()
 
     def close(self) -> None:
         self.is_open = False
@@ -116,12 +135,18 @@ class Wire:
         self.send("welcome", proof=proof, now_ns=time.monotonic_ns())
         return True
 
-    # the other side has nothing else to do meanwhile
+    # those who have nothing else to do meanwhile
+
+    def prove_as_head(self, token: str) -> None:
+        """Raises NotOursError unless the other end knows the token."""
+        self.challenge()
+        if not self.accept(self._await("answer"), token):
+            raise NotOursError(f"{self.peer_address} does not know this job's token")
 
     def prove_as_agent(self, token: str) -> None:
         """Raises NotOursError unless the other end is this job's head."""
         own_nonce = os.urandom(16).hex()
-        self._socket.settimeout(HANDSHAKE_S)
+        self._settle()
         challenge = self._await("challenge")
         self.peer_version = str(challenge.get("topout"))
         asked_ns = time.monotonic_ns()
@@ -136,21 +161,19 @@ class Wire:
         if isinstance(now_ns, int):
             self.clock_offset_ns = now_ns - (asked_ns + told_ns) // 2
         self._longest_bytes = _LONGEST_LINE_BYTES
-        self._settle()
 
     def _await(self, kind: str) -> dict[str, Any]:
-        deadline = time.monotonic() + HANDSHAKE_S
-        while self.is_open and time.monotonic() < deadline:
-            for message in self.receive():
-                if message.get("kind") != kind:
-                    self.close()
-                    raise NotOursError(f"it said {str(message.get('kind'))[:40]!r}")
-                return message
-        self.close()
-        raise NotOursError("it does not answer as topout does")
+        try:
+            message = self.next_message(time.monotonic() + HANDSHAKE_S)
+        except OSError as error:
+            self.close()
+            raise NotOursError("it does not answer as topout does") from error
+        if message.get("kind") != kind:
+            self.close()
+            raise NotOursError(f"it said {str(message.get('kind'))[:40]!r}")
+        return message
 
     def _settle(self) -> None:
-        self._socket.settimeout(None)
         self._socket.setblocking(False)
         with contextlib.suppress(OSError):
             # a host that loses power or its cable says nothing; both ends send once a second, and the kernel gives up
@@ -164,11 +187,3 @@ def _proof(token: str, nonce: str, role: str) -> str:
 
 def _is_proof(message: dict[str, Any], token: str, nonce: str, role: str) -> bool:
     return hmac.compare_digest(str(message.get("proof")), _proof(token, nonce, role))
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None

@@ -13,14 +13,19 @@ from typing import Any
 
 from topout.schema.errors import TopoutError
 
-Kind = type[str] | type[int] | type[bool] | type[list[str]]
-_NAMES: dict[Kind, str] = {str: "text", int: "whole number", bool: "true or false", list: "list of texts"}
+Kind = type[str] | type[int] | type[float] | type[bool] | type[list[str]]
+_NAMES: dict[Kind, str] = {
+    str: "text", int: "whole number", float: "number", bool: "true or false", list: "list of texts",
+}  # fmt: skip
 
 
 def read_table(
-    path: Path, table: str, kinds: Mapping[str, Kind], *, other_tables: Collection[str] = ()
+    path: Path, table: str, kinds: Mapping[str, tuple[Kind, ...]], *, other_tables: Collection[str] = ()
 ) -> dict[str, tuple[Any, int]]:
-    """Key -> value and line. Lists hold texts and come back as tuples. `other_tables` belong to somebody else."""
+    """Key -> value and line. `kinds` are those a key may be of; lists hold texts and come back as tuples.
+
+    `other_tables` belong to somebody else.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -57,15 +62,15 @@ def line_of(text: str, key: str, table: str | None = None) -> int:
     return 1
 
 
-def _checked(path: Path, line: int, key: str, value: Any, kind: Kind) -> Any:
-    is_list_of_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if kind is list and is_list_of_texts:
+def _checked(path: Path, line: int, key: str, value: Any, kinds: tuple[Kind, ...]) -> Any:
+    if list in kinds and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    if kind is not list and type(value) is kind:
+    # a bool is an int to Python, and a mistake to everybody else
+    if type(value) in kinds and not isinstance(value, list):
         return value
     raise TopoutError(
         f"{path}:{line}: {key} = {value!r} is not of the right type.",
-        why=f"{key} takes a {_NAMES[kind]}",
+        why=f"{key} takes a {' or a '.join(_NAMES[kind] for kind in kinds)}",
         do=f"mend {key} in {path.name}",
     )
 

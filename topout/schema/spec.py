@@ -4,7 +4,7 @@ Values come from, later wins: the default, `topout.toml` beside the script or in
 command line. An unknown key is an error that names the file, the line and the nearest valid key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,12 @@ class RunSpec:
     """Where each value came from: `default`, `topout.toml:3` or `--flag`."""
 
 
-_FROM_FILE = (
-    "num_ranks", "nodes", "per_node", "bind", "interface", "start_timeout_s", "restarts", "min_nodes", "record",
-    "steps", "data_share", "profile", "filter", "runs",
-)  # fmt: skip
+_FROM_FILE: dict[str, tuple[Any, ...]] = {
+    "num_ranks": (int,), "nodes": (int,), "per_node": (int, str), "bind": (str, bool), "interface": (str,),
+    "start_timeout_s": (int, float), "restarts": (int,), "min_nodes": (int,), "record": (bool,), "steps": (int,),
+    "data_share": (str, float, int), "profile": (str, int), "filter": (list,), "runs": (str,),
+}  # fmt: skip
+"""Keys of `[run]` in topout.toml, and of which types each may be."""
 
 
 def parse_share(text: str | float) -> float:
@@ -137,71 +139,28 @@ def find_config(script: str | None) -> Path | None:
 
 def _read_config(path: Path) -> dict[str, tuple[Any, int]]:
     # only who has such a file waits for its reader
-    import tomllib
+    from topout.schema.config_file import read_table
 
-    try:
-        text = path.read_text()
-        table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the line it names") from error
     # [site] is for `submit.site`
-    unknown_tables = [name for name in table if name not in ("run", "site")]
-    if unknown_tables:
-        raise _unknown(path, text, unknown_tables[0], ["run", "site"], "table")
-    if not isinstance(table.get("run", {}), dict):
-        raise TopoutError(f"{path}: run is not a table.", why="settings stand under [run]", do="write [run] on a line")
-    found = {}
-    for key, value in table.get("run", {}).items():
-        if key not in _FROM_FILE:
-            raise _unknown(path, text, key, list(_FROM_FILE), "key")
-        found[key] = (_checked(path, key, value), _line_of(text, key))
-    return found
+    found = read_table(path, "run", _FROM_FILE, other_tables=("site",))
+    return {key: (_READ.get(key, _as_it_is)(value), line) for key, (value, line) in found.items()}
 
 
-_TYPES: dict[str, type] = {
-    "num_ranks": int, "nodes": int, "steps": int, "record": bool, "runs": str, "interface": str, "restarts": int,
-    "min_nodes": int, "bind": str,
-}  # fmt: skip
-
-
-def _checked(path: Path, key: str, value: Any) -> Any:
-    if key == "data_share":
-        return parse_share(value)
-    if key == "profile":
-        return parse_steps_range(value)
-    if key == "per_node" and type(value) in (int, str):
-        return parse_per_node(value)
-    if key == "start_timeout_s" and type(value) in (int, float):
-        return float(value)
-    if key == "bind" and type(value) is str:
-        return parse_bind(value)[0]
-    if key == "bind" and type(value) is bool:
-        return "auto" if value else "none"
-    if key == "filter" and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    expected = _TYPES.get(key, list)
-    if type(value) is not expected:
-        raise TopoutError(
-            f"{path}: {key} = {value!r} is not of the right type.",
-            why=f"{key} takes a {expected.__name__}, not a {type(value).__name__}",
-            do=f"mend {key} in {path.name}",
-        )
+def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _line_of(text: str, key: str) -> int:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.replace("[", "").split("=")[0].strip(" ]\"'") == key:
-            return number
-    return 1
+def _read_bind(value: str | bool) -> str:
+    if isinstance(value, bool):
+        return "auto" if value else "none"
+    return parse_bind(value)[0]
 
 
-def _unknown(path: Path, text: str, key: str, valid: list[str], what: str) -> TopoutError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, valid, n=1)
-    return TopoutError(
-        f"{path}:{_line_of(text, key)}: unknown {what} {key!r}.",
-        why=f"valid are {', '.join(valid)}",
-        do=f"did you mean {near[0]!r}?" if near else f"remove {key!r}",
-    )
+_READ: dict[str, Callable[[Any], Any]] = {
+    "data_share": parse_share,
+    "profile": parse_steps_range,
+    "per_node": parse_per_node,
+    "bind": _read_bind,
+    "start_timeout_s": float,
+}
+"""What a file's value becomes, where it is not kept as it is."""

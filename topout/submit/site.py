@@ -78,9 +78,10 @@ def resolve_site(flags: Mapping[str, Any], files: Sequence[Path]) -> Site:
     """Flags that were given (None = not given) over the files over the defaults."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    kinds = {key: (kind,) for key, kind in KINDS.items()}
     for path in reversed(files):
         other_tables = ("run",) if path.name == "topout.toml" else ()
-        for key, (value, line) in read_table(path, TABLE, KINDS, other_tables=other_tables).items():
+        for key, (value, line) in read_table(path, TABLE, kinds, other_tables=other_tables).items():
             values[key], origins[key] = value, f"{path}:{line}"
     for key, value in flags.items():
         if value is not None:

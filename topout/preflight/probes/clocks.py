@@ -6,9 +6,9 @@ Not for aligning recordings; those are aligned by the collectives in them.
 
 import time
 
+from topout.launch.wire import Wire
 from topout.preflight.facts import ClockReading
 from topout.preflight.probes.meeting import Meeting
-from topout.preflight.probes.wire import Wire
 
 _NUM_TRIPS = 20
 
@@ -33,8 +33,8 @@ def _measure(wire: Wire, host: str, deadline_s: float) -> ClockReading:
     best: ClockReading | None = None
     for _ in range(_NUM_TRIPS):
         before_s, before_epoch_s = time.monotonic(), time.time()
-        wire.send({"name": "clock"}, deadline_s)
-        answer = wire.receive(deadline_s)
+        wire.send("clock")
+        answer = wire.next_message(deadline_s)
         after_epoch_s, after_s = time.time(), time.monotonic()
         uncertainty_s = (after_s - before_s) / 2
         if best is None or uncertainty_s < best.uncertainty_s:
@@ -45,11 +45,11 @@ def _measure(wire: Wire, host: str, deadline_s: float) -> ClockReading:
                 monotonic_offset_s=answer["monotonic_s"] - (before_s + after_s) / 2,
                 uncertainty_s=uncertainty_s,
             )
-    wire.send({"name": "enough"}, deadline_s)
+    wire.send("enough")
     assert best is not None
     return best
 
 
 def _answer(wire: Wire, deadline_s: float) -> None:
-    while wire.receive(deadline_s).get("name") == "clock":
-        wire.send({"monotonic_s": time.monotonic(), "realtime_s": time.time()}, deadline_s)
+    while wire.next_message(deadline_s).get("kind") == "clock":
+        wire.send("time", monotonic_s=time.monotonic(), realtime_s=time.time())

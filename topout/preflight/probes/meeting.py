@@ -4,18 +4,15 @@ A star around the first host, on the address and port that the launcher chose fo
 is left out from then on; the others go on. Not for large data.
 """
 
-import contextlib
 import os
 import socket
 import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-from topout.launch.rendezvous import job_token
-from topout.preflight.probes.wire import Wire
+from topout.launch.rendezvous import connect, job_token
+from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import TopoutError
-
-_SECONDS_BETWEEN_TRIES = 0.1
 
 
 class Meeting:
@@ -48,10 +45,10 @@ class Meeting:
         if self.hub is None:
             return alone
         try:
-            self.hub.send({"name": name, "value": value}, until_s)
+            self.hub.send("value", name=name, value=value)
             while True:
                 # the first host may itself wait for the slowest, so the answer is awaited longer than the question
-                answer = self.hub.receive(min(until_s + patience_s, self.deadline_s))
+                answer = self.hub.next_message(min(until_s + patience_s, self.deadline_s))
                 if answer.get("name") == name:
                     return list(answer["values"])
         except OSError as error:
@@ -60,8 +57,7 @@ class Meeting:
 
     def close(self) -> None:
         for wire in [*self.members.values(), *([self.hub] if self.hub else [])]:
-            with contextlib.suppress(OSError):
-                wire.close()
+            wire.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,16 +73,13 @@ class Meeting:
             except OSError:
                 # it may be slow or dead; whoever misses one exchange is out of step with the rest
                 self.members.pop(number).close()
-        for number, wire in list(self.members.items()):
-            try:
-                wire.send({"name": name, "values": values}, self.deadline_s)
-            except OSError:
-                self.members.pop(number).close()
+        for wire in self.members.values():
+            wire.send("values", name=name, values=values)
         return values
 
     def _hear(self, number: int, wire: Wire, name: str, until_s: float) -> Any:
         while (number, name) not in self._early:
-            message = wire.receive(until_s)
+            message = wire.next_message(until_s)
             self._early[number, message["name"]] = message["value"]
         return self._early.pop((number, name))
 
@@ -131,25 +124,18 @@ def _await_members(meeting: Meeting, place: tuple[str, int], token: str, until_s
                 return
             wire = Wire(connection)
             try:
-                hello = wire.receive(time.monotonic() + 2.0)
-            except OSError:
+                wire.prove_as_head(token)
+                number = int(wire.next_message(time.monotonic() + 2.0)["number"])
+            except (OSError, NotOursError, KeyError, ValueError):
                 wire.close()
                 continue
-            if isinstance(hello, dict) and hello.get("token") == token and 0 < int(hello["number"]) < meeting.size:
-                meeting.members[int(hello["number"])] = wire
-            else:
-                wire.close()
+            meeting.members[number] = wire
 
 
 def _join(meeting: Meeting, place: tuple[str, int], token: str, until_s: float) -> None:
-    while True:
-        try:
-            connection = socket.create_connection(place, timeout=max(until_s - time.monotonic(), 0.001))
-            break
-        except OSError:
-            if time.monotonic() >= until_s:
-                raise
-            time.sleep(_SECONDS_BETWEEN_TRIES)
-    meeting.hub = Wire(connection)
+    try:
+        meeting.hub = connect([place[0]], [place[1]], token, timeout_s=until_s - time.monotonic())
+    except TopoutError as error:
+        raise OSError(error.why) from error
     meeting.address = meeting.hub.own_address
-    meeting.hub.send({"token": token, "number": meeting.number}, until_s)
+    meeting.hub.send("hello", number=meeting.number)

@@ -7,9 +7,10 @@ with its neighbour in the ring of hosts, so that it takes as long with a thousan
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from topout.launch.wire import NotOursError, Wire
 from topout.preflight.facts import Link, LinkSample
 from topout.preflight.probes.forked import forked
 from topout.preflight.probes.meeting import Meeting, token_of
@@ -83,7 +84,7 @@ def _one_pair(
         if asks:
             place = (str(places[pair[1]][0]), int(str(places[pair[1]][1])))
             with socket.create_connection(place, timeout=_ANSWER_LIMIT_S) as connection:
-                connection.sendall(token_of(os.environ).encode())
+                _proved(connection, Wire.prove_as_agent)
                 return _link("between hosts", ends, _measure(connection))
         with _accepted(server) as connection:
             _echo(connection)
@@ -105,11 +106,17 @@ def _accepted(server: socket.socket) -> Iterator[socket.socket]:
     server.settimeout(_ANSWER_LIMIT_S)
     connection, _ = server.accept()
     with connection:
+        _proved(connection, Wire.prove_as_head)
         connection.settimeout(_ANSWER_LIMIT_S)
-        token = token_of(os.environ).encode()
-        if _exactly(connection, memoryview(bytearray(len(token)))) != token:
-            raise ConnectionError("a stranger called")
         yield connection
+
+
+def _proved(connection: socket.socket, prove: Callable[[Wire, str], None]) -> None:
+    """Both ends know the job's token; from then on the connection carries plain bytes."""
+    try:
+        prove(Wire(connection), token_of(os.environ))
+    except NotOursError as error:
+        raise ConnectionError(f"a stranger: {error}") from error
 
 
 def _measure(connection: socket.socket) -> tuple[LinkSample, ...]:
