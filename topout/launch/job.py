@@ -166,7 +166,9 @@ class _Round:
 
     def run(self, signals: LauncherSignals) -> tuple[JobResult, Outcome]:
         roster = make_roster(self._spec, self._crew.members(), self._crew.allocation)
-        check_world(self._crew.allocation, roster.world.size)
+        if self._restart == 0:
+            # later, --min-nodes has allowed for fewer
+            check_world(self._crew.allocation, roster.world.size)
         world = self._crew.prepare(roster)
         record = RunRecord(None, self._spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]], restart=self._restart)
         folder = _settle(self._spec, record, self._terminal.say)
