@@ -85,10 +85,10 @@ def test_every_tree_says_where_it_comes_from(tree):
 def test_control_groups_of_both_versions(tmp_path):
     write(tmp_path / "proc/self/cgroup", "0::/job/7\n")
     (tmp_path / "sys/fs/cgroup/job/7").mkdir(parents=True)
-    assert cgroup_folder("memory", tmp_path / "proc", tmp_path / "sys") == tmp_path / "sys/fs/cgroup/job/7"
+    assert cgroup_folder("memory", tmp_path / "proc", tmp_path / "sys") == str(tmp_path / "sys/fs/cgroup/job/7")
     write(tmp_path / "proc/self/cgroup", "4:memory:/job\n0::/\n")
     (tmp_path / "sys/fs/cgroup/memory").mkdir()
-    assert cgroup_folder("memory", tmp_path / "proc", tmp_path / "sys") == tmp_path / "sys/fs/cgroup/memory"
+    assert cgroup_folder("memory", tmp_path / "proc", tmp_path / "sys") == str(tmp_path / "sys/fs/cgroup/memory")
 
 
 def test_the_tightest_limit_of_all_groups_above_counts(tmp_path):

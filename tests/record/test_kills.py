@@ -21,11 +21,6 @@ from topout.trace.readers.topout import read_rank
 SCRIPT = REPOSITORY / "tests" / "scripts" / "endless.py"
 
 
-def seed_of_commit() -> int:
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=REPOSITORY, check=False)
-    return int(head.stdout[:8], 16) if head.returncode == 0 else 0
-
-
 def kill_once(folder, after_s):
     """Number of whole steps found in the file of a rank that was killed `after_s` after its first block."""
     folder.mkdir()
@@ -56,8 +51,8 @@ def campaign(tmp_path, num_kills, seed):
     return found
 
 
-def test_twenty_kills_leave_readable_files(tmp_path):
-    campaign(tmp_path, 20, seed_of_commit())
+def test_twenty_kills_leave_readable_files(tmp_path, seed_of_commit):
+    campaign(tmp_path, 20, seed_of_commit)
 
 
 @pytest.mark.soak

@@ -14,7 +14,7 @@ from tests.launch.jobs import wait_for
 from topout.record import torch_taps
 from topout.record.lookout import stacks_path
 from topout.record.status_page import _LOOK, PAGE_FD, StatusPage
-from topout.record.whereabouts import _PHASES, is_script, place_of, shown
+from topout.record.whereabouts import _PHASES, Place, is_script, place_of, shown
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_thread_that_is_gone_is_nowhere():
     thread = threading.Thread(target=lambda: None)
     thread.start()
     thread.join()
-    assert place_of(thread.ident) == ("", "", "")
+    assert place_of(thread.ident) == Place()
 
 
 def test_the_scripts_code_is_told_from_libraries(tmp_path):

@@ -3,13 +3,18 @@
 Data goes to stdout, talk to stderr. Loads the parser only when it is needed: `topout run` must start at once.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import NoReturn
 
 from topout import __version__
 from topout.launch.becoming import BecomeRank, run_rank
 from topout.schema.errors import ExitCode, TopoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -47,7 +52,12 @@ def call(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> object:
     if arguments[:1] == ["run"]:
+        import gc
+
         from topout.cli.run_options import delimit_script, read_quickly
+
+        # until the ranks have started: what a launcher loads stays, so looking for what does not is time lost
+        gc.disable()
 
         options = read_quickly(arguments[1:])
         if options is not None:

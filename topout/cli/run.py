@@ -21,6 +21,7 @@ def run(
     data_share: str | None = None,
     profile: str | None = None,
     filter: Annotated[tuple[str, ...], Parameter(name="--filter", consume_multiple=False, negative="")] = (),
+    packs: Annotated[tuple[str, ...], Parameter(name="--packs", consume_multiple=False, negative="")] = (),
     bind: str | None = None,
     no_bind: Annotated[bool, Parameter(negative="")] = False,
     interface: str | None = None,
@@ -61,6 +62,8 @@ def run(
         Steps to look into with torch.profiler, such as 20-29.
     filter
         Leave out spans by name; shell patterns, repeatable.
+    packs
+        Serve a folder's files from a pack of it, or from all packs in a folder; ROOT=PACK where it lies elsewhere.
     bind
         Bind each rank to cores of its gpu, socket, numa domain, core or node, or none; report prints who is where.
     no_bind

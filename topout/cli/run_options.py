@@ -4,15 +4,20 @@ Reads what is right and nothing else: help, mistakes and anything unusual are le
 A test holds this table to the parameters of `run`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "-n": ("num_ranks", int), "--num-ranks": ("num_ranks", int), "--nodes": ("nodes", int),
     "--per-node": ("per_node", str), "--steps": ("steps", int), "--data-share": ("data_share", str),
     "--profile": ("profile", str), "--filter": ("filter", str), "--bind": ("bind", str),
     "--interface": ("interface", str), "--start-timeout": ("start_timeout", float), "--restarts": ("restarts", int),
-    "--min-nodes": ("min_nodes", int), "--runs": ("runs", str),
+    "--min-nodes": ("min_nodes", int), "--packs": ("packs", str), "--runs": ("runs", str),
 }  # fmt: skip
 """Option -> parameter, and how its value is read."""
 
@@ -22,6 +27,9 @@ FLAGS: dict[str, tuple[str, bool]] = {
     "--json": ("json_output", True), "-q": ("quiet", True), "--quiet": ("quiet", True),
 }  # fmt: skip
 """Options without a value."""
+
+REPEATABLE = frozenset({"filter", "packs"})
+"""Parameters that hold all values given, in order."""
 
 ASKING = frozenset({"-h", "--help", "--version"})
 
@@ -59,8 +67,8 @@ def read_quickly(tokens: list[str]) -> dict[str, Any] | None:
                 value = read(value if equals else next(words))
             except (StopIteration, ValueError):
                 return None
-            if parameter == "filter":
-                found["filter"].append(value)
+            if parameter in REPEATABLE:
+                found.setdefault(parameter, []).append(value)
             else:
                 found[parameter] = value
         else:

@@ -3,11 +3,12 @@
 Imports no parser: under a scheduler this is started once for every rank, and each must be there at once.
 """
 
+from __future__ import annotations
+
 import contextlib
-import json
+import os
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from topout.launch.job import JobResult, run_job
 from topout.launch.signals import ignore_late_warnings
@@ -22,11 +23,17 @@ from topout.schema.spec import (
     resolve_spec,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def train(options: Mapping[str, Any]) -> int:
     """Options by the names of `run`'s parameters; those that were not given are missing or None."""
     spec = spec_from(options)
     is_json, is_quiet = bool(options.get("json_output")), bool(options.get("quiet"))
+    if spec.packs:
+        spec = _with_packs(spec)
     result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet), forks=True)
     ignore_late_warnings()
     wants_report = options.get("report") is not False and spec.record
@@ -49,9 +56,21 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "data_share": parse_share(given["data_share"]) if "data_share" in given else None,
         "profile": parse_steps_range(given["profile"]) if "profile" in given else None,
         "filter": tuple(given.get("filter", ())) or None,
+        "packs": tuple(given.get("packs", ())) or None,
         "runs": given.get("runs"),
     }
     return resolve_spec(flags, find_config(None if is_module else script))
+
+
+def _with_packs(spec: RunSpec) -> RunSpec:
+    """Opened once before anything starts, so that a wrong path is an error here and not in every rank."""
+    from topout.feed.serve.orders import check_packs
+    from topout.schema.light_dataclass import replace
+
+    packs, notes = check_packs(spec.packs)
+    for note in notes:
+        _talk(f"topout: {note}")
+    return replace(spec, packs=tuple(packs))
 
 
 def _binding(bind: str | None, no_bind: bool) -> dict[str, Any]:
@@ -65,30 +84,37 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     """Verdict first, the first failure's traceback last; the job's exit code whatever happens to the report."""
     if result.status == "followed":
         return result.exit_code
-    # after the job: its start need not wait for what explains its end
-    from topout.cli.finish import finish, shown
+    finished = None
+    if wants_report and result.folder is not None:
+        # after the job: its start need not wait for what explains its end
+        from topout.cli.finish import finish
 
-    finished = finish(result.folder) if wants_report and result.folder is not None else None
+        finished = finish(result.folder)
     if is_json:
         with contextlib.suppress(BrokenPipeError):
-            print((finished.json_text if finished else None) or json.dumps(_bare(result)), flush=True)
+            print((finished.json_text if finished else None) or _bare(result), flush=True)
     elif finished is not None and not is_quiet:
         _talk(f"\n{finished.text}")
     elif result.folder is not None and not is_quiet:
-        _talk(f"\nRun     {shown(result.folder.path)}\nNext    topout analyze {shown(result.folder.path)}")
+        place = os.path.relpath(result.folder.text)
+        place = result.folder.text if place.startswith("..") else place
+        _talk(f"\nRun     {place}\nNext    topout analyze {place}")
     if result.last_words is not None:
         _talk(f"\n{result.last_words}")
     return result.exit_code
 
 
-def _bare(result: JobResult) -> dict[str, Any]:
+def _bare(result: JobResult) -> str:
     """What --json gives when there is nothing to analyse."""
-    return {
-        "run": result.folder.path.name if result.folder else None,
+    import json
+
+    content = {
+        "run": os.path.basename(result.folder.text) if result.folder else None,  # noqa: PTH119
         "status": result.status,
         "exit_code": result.exit_code,
         "notes": list(result.notes),
     }
+    return json.dumps(content)
 
 
 def _talk(text: str) -> None:

@@ -4,11 +4,13 @@ Training goes at the pace of its slowest rank, so every rank gets the same numbe
 divide evenly. Not for placing ranks on hosts; a scheduler decides that.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from topout.host.nics import nearest_nic
 from topout.schema.errors import TopoutError
+from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.spec import PER_NODE
 from topout.schema.world import Core, Host, Rank
 

@@ -3,6 +3,7 @@
 Not for files that a user wrote: there, what cannot be read is an error that the user should hear of.
 """
 
+import os
 from os import PathLike
 
 
@@ -20,6 +21,14 @@ def read_int(path: str | PathLike[str]) -> int | None:
         return int(read_text(path))
     except ValueError:
         return None
+
+
+def names_in(folder: str) -> list[str]:
+    """Sorted."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (see above)
+    except OSError:
+        return []
 
 
 def field_of(text: str, name: str) -> str:

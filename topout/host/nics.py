@@ -4,21 +4,30 @@ Interfaces are asked of the kernel, not listed from /sys: in a network namespace
 would be another host's. Not a measurement: `topout doctor` measures what a link carries.
 """
 
+# paths are texts here: `pathlib` takes longer to load than all of this to read
+# ruff: noqa: PTH112, PTH120
+
+from __future__ import annotations
+
 import fcntl
+import os
 import re
 import socket
 import struct
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 
-from topout.host.kernel_files import read_int, read_text
+from topout.host.kernel_files import names_in, read_int, read_text
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.world import Host, Nic
 
-_SYS = Path("/sys")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SYS = "/sys"
 _IS_UP, _IS_LOOPBACK = 0x1, 0x8
 _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFHWADDR = 0x8912, 0x8913, 0x8927
 _IFREQ_BYTES = 40
@@ -38,34 +47,36 @@ class _Interface:
     """/sys tells of this interface, not of one with the same name in another namespace."""
 
 
-def read_nics(sys_root: Path = _SYS) -> tuple[Nic, ...]:
+def read_nics(sys_root: str | Path = _SYS) -> tuple[Nic, ...]:
     """Those that are up, the fastest first; without the loopback and without bridges to virtual machines alone."""
     is_here = sys_root == _SYS
     interfaces = _ask_kernel() if is_here else _recorded(sys_root)
     found: dict[str, Nic] = {}
     for name, interface in interfaces.items():
-        net = sys_root / "class/net" / name
+        net = f"{sys_root}/class/net/{name}"
         if not interface.flags & _IS_UP or interface.flags & _IS_LOOPBACK:
             continue
         if not interface.is_in_sys:
             found[name] = Nic(name=name, addresses=interface.addresses)
-        elif read_text(net / "carrier").strip() != "0" and not _is_inner_bridge(net):
+        elif read_text(f"{net}/carrier").strip() != "0" and not _is_inner_bridge(net):
             found[name] = Nic(
                 name=name,
                 speed_bits_per_s=_speed_bits_per_s(net),
                 numa=_numa(net),
                 addresses=interface.addresses,
             )
-    if not is_here or Path("/dev/infiniband").is_dir():
-        for nic in _infiniband_ports(sys_root, found, needs_address=is_here):
+    if not is_here or os.path.isdir("/dev/infiniband"):
+        from pathlib import Path
+
+        for nic in _infiniband_ports(Path(sys_root), found, needs_address=is_here):
             found[nic.name] = nic
     # without an address an interface is the far end of something, such as a port of a bridge
     usable = [nic for nic in found.values() if nic.addresses or nic.hca or not is_here]
     return tuple(sorted(usable, key=lambda nic: (-(nic.speed_bits_per_s or 0.0), _by_number(nic.name))))
 
 
-def _recorded(sys_root: Path) -> dict[str, _Interface]:
-    names = sorted(path.name for path in (sys_root / "class/net").glob("*"))
+def _recorded(sys_root: str | Path) -> dict[str, _Interface]:
+    names = names_in(f"{sys_root}/class/net")
     flags = {name: read_text(f"{sys_root}/class/net/{name}/flags").strip() for name in names}
     return {name: _Interface(flags=int(text, 16)) for name, text in flags.items() if text}
 
@@ -108,32 +119,32 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _is_inner_bridge(net: Path) -> bool:
+def _is_inner_bridge(net: str) -> bool:
     """docker0, virbr0: the same address on every host, and no way out."""
-    return (net / "bridge").is_dir() and _device(net) is None
+    return os.path.isdir(f"{net}/bridge") and _device(net) is None
 
 
-def _device(net: Path, depth: int = 3) -> Path | None:
+def _device(net: str, depth: int = 3) -> str | None:
     """The folder of the hardware behind an interface; that of a bond, a VLAN or a bridge is one it stands on."""
-    if (net / "device").is_dir():
-        return (net / "device").resolve()
-    lower = sorted(net.glob("lower_*")) if depth else []
-    folders = (_device(net.parent / path.name.removeprefix("lower_"), depth - 1) for path in lower)
+    if os.path.isdir(f"{net}/device"):
+        return os.path.realpath(f"{net}/device")
+    lower = [name.removeprefix("lower_") for name in names_in(net) if name.startswith("lower_")] if depth else []
+    folders = (_device(f"{os.path.dirname(net)}/{name}", depth - 1) for name in lower)
     return next((folder for folder in folders if folder is not None), None)
 
 
-def _speed_bits_per_s(net: Path) -> float | None:
-    megabits = read_int(net / "speed")
+def _speed_bits_per_s(net: str) -> float | None:
+    megabits = read_int(f"{net}/speed")
     # what has no hardware behind it makes its speed up: a veth says 10 Gbit/s whatever carries it
     return megabits * 1e6 if megabits is not None and megabits > 0 and _device(net) is not None else None
 
 
-def _numa(net: Path) -> int | None:
+def _numa(net: str) -> int | None:
     device = _device(net)
     if device is None:
         return None
     # a virtio interface hangs below its PCI device
-    domains = (read_int(folder / "numa_node") for folder in (device, device.parent))
+    domains = (read_int(f"{folder}/numa_node") for folder in (device, os.path.dirname(device)))
     return next((domain for domain in domains if domain is not None and domain >= 0), None)
 
 

@@ -5,18 +5,28 @@ it adds (caches, kinds of memory) decides no binding, and most compute nodes and
 view and ours against each other. Not for measuring what the host does (see `record.sampler`).
 """
 
+# paths are texts here: `pathlib` takes longer to load than all of this to read
+# ruff: noqa: PTH112, PTH120
+
+from __future__ import annotations
+
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
-from topout.host.kernel_files import field_of, read_int, read_text
+from topout.host.kernel_files import field_of, names_in, read_int, read_text
 from topout.host.nics import read_nics
+from topout.schema.light_dataclass import replace
 from topout.schema.world import Core, Host
 
-_SYS = Path("/sys")
-_PROC = Path("/proc")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Folder = str | Path
+
+_SYS = "/sys"
+_PROC = "/proc"
 _ARM_CORES = {
     ("0x41", "0xd0c"): "Neoverse N1",
     ("0x41", "0xd40"): "Neoverse V1",
@@ -29,14 +39,16 @@ _ARM_CORES = {
 """ARM kernels tell who made a core and its number, not its name."""
 
 
-def read_host(environ: Mapping[str, str] = os.environ, sys_root: Path = _SYS, proc_root: Path = _PROC) -> Host:
+def read_host(environ: Mapping[str, str] = os.environ, sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> Host:
     """Everything but the address; which interface leads to the other hosts depends on them."""
     cores = read_cores(allowed_cores(sys_root, proc_root), sys_root)
     gpus = []
-    if any(path.exists() for path in (proc_root / "driver/nvidia", sys_root / "class/kfd")):
+    if any(map(os.path.exists, (f"{proc_root}/driver/nvidia", f"{sys_root}/class/kfd"))):
+        from pathlib import Path
+
         from topout.host.gpus import list_gpus, visible_gpus
 
-        gpus = visible_gpus(list_gpus(sys_root, proc_root), environ)
+        gpus = visible_gpus(list_gpus(Path(sys_root), Path(proc_root)), environ)
     with_cores = _numa_of_cores(sys_root)
     return Host(
         name=_name(proc_root),
@@ -78,7 +90,7 @@ def _gpus_of(views: Sequence[Host]) -> list[tuple[str, str, int | None]]:
     return list(found.values())
 
 
-def _name(proc_root: Path) -> str:
+def _name(proc_root: Folder) -> str:
     name = socket.gethostname() if proc_root == _PROC else read_text(f"{proc_root}/sys/kernel/hostname").strip()
     return name.split(".")[0] or "localhost"
 
@@ -86,7 +98,7 @@ def _name(proc_root: Path) -> str:
 # cores
 
 
-def allowed_cores(sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[int]:
+def allowed_cores(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> list[int]:
     """The logical processors this process may run on: a cpuset or `taskset` leaves fewer than the machine has."""
     if proc_root == _PROC and hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -96,7 +108,7 @@ def allowed_cores(sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[int]:
     return sorted(set(granted) & set(online)) or online or list(range(os.cpu_count() or 1))
 
 
-def read_cores(allowed: Sequence[int], sys_root: Path = _SYS) -> tuple[Core, ...]:
+def read_cores(allowed: Sequence[int], sys_root: Folder = _SYS) -> tuple[Core, ...]:
     """Where each processor sits; a machine that does not tell is taken as one socket without hyper-threads."""
     numa_of = _numa_of_cores(sys_root)
     first_of: dict[int, int] = {}
@@ -134,7 +146,7 @@ def parse_cpu_list(text: str) -> list[int]:
     return found
 
 
-def _numa_of_cores(sys_root: Path) -> dict[int, int]:
+def _numa_of_cores(sys_root: Folder) -> dict[int, int]:
     return {
         index: domain
         for domain in _domains(sys_root)
@@ -142,12 +154,12 @@ def _numa_of_cores(sys_root: Path) -> dict[int, int]:
     }
 
 
-def _domains(sys_root: Path) -> list[int]:
-    folders = (sys_root / "devices/system/node").glob("node[0-9]*")
-    return sorted(int(folder.name.removeprefix("node")) for folder in folders)
+def _domains(sys_root: Folder) -> list[int]:
+    names = [name.removeprefix("node") for name in names_in(f"{sys_root}/devices/system/node")]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _domain_with_cores(domain: int | None, with_cores: set[int], sys_root: Path) -> int | None:
+def _domain_with_cores(domain: int | None, with_cores: set[int], sys_root: Folder) -> int | None:
     """A domain may be memory alone (Grace Hopper, KNL): the nearest one that has cores stands for it."""
     if domain is None or domain in with_cores or not with_cores:
         return domain
@@ -159,7 +171,7 @@ def _domain_with_cores(domain: int | None, with_cores: set[int], sys_root: Path)
 # limits
 
 
-def memory_bytes(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int:
+def memory_bytes(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> int:
     """Memory this process may use: the machine's, or what the tightest control group above it allows."""
     total_kb = field_of(read_text(f"{proc_root}/meminfo"), "MemTotal").removesuffix("kB").strip()
     total = int(total_kb) * 1024 if total_kb.isdigit() else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -172,7 +184,7 @@ def memory_bytes(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int:
     return min([total, *limits])
 
 
-def cpu_limit(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
+def cpu_limit(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> float | None:
     """Processors' worth of time that the tightest control group grants (2.5 = two and a half); None without one."""
     limits = []
     for folder in _groups_above("cpu", sys_root, proc_root):
@@ -184,34 +196,34 @@ def cpu_limit(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
     return min(limits, default=None)
 
 
-def cgroup_folder(controller: str, proc_root: Path = _PROC, sys_root: Path = _SYS) -> Path:
+def cgroup_folder(controller: str, proc_root: Folder = _PROC, sys_root: Folder = _SYS) -> str:
     """Where the control group of this process keeps a controller's files, in the second or the first version."""
-    unified = sys_root / "fs/cgroup"
+    unified = f"{sys_root}/fs/cgroup"
     path = "/"
     for line in read_text(f"{proc_root}/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controller in controllers.split(","):
-            first_version = sys_root / "fs/cgroup" / controller
-            inside = first_version / group.lstrip("/")
+            first_version = f"{unified}/{controller}"
+            inside = f"{first_version}/{group.strip('/')}".rstrip("/")
             # a container often sees its own group mounted as the root
-            return inside if inside.is_dir() else first_version
+            return inside if os.path.isdir(inside) else first_version
         if not controllers:
             path = group
-    inside = unified / path.lstrip("/")
-    return inside if inside.is_dir() else unified
+    inside = f"{unified}/{path.strip('/')}".rstrip("/")
+    return inside if os.path.isdir(inside) else unified
 
 
-def _groups_above(controller: str, sys_root: Path, proc_root: Path) -> Iterator[Path]:
+def _groups_above(controller: str, sys_root: Folder, proc_root: Folder) -> Iterator[str]:
     """The process's own group first, then its parents: any of them may hold the tightest limit."""
-    top = sys_root / "fs/cgroup"
+    top = f"{sys_root}/fs/cgroup"
     folder = cgroup_folder(controller, proc_root, sys_root)
-    while folder != top and top in folder.parents:
+    while folder.startswith(f"{top}/"):
         yield folder
-        folder = folder.parent
+        folder = os.path.dirname(folder)
     yield top
 
 
-def cpu_model(proc_root: Path = _PROC) -> str:
+def cpu_model(proc_root: Folder = _PROC) -> str:
     fields: dict[str, str] = {}
     for line in read_text(f"{proc_root}/cpuinfo").splitlines():
         name, _, value = line.partition(":")

@@ -4,30 +4,27 @@ Started on each host through the scheduler (`python -m topout.launch.agent`), or
 started itself. It lives over restarts, and ends its ranks at once when the head is gone. Prints nothing of its own.
 """
 
+from __future__ import annotations
+
 import contextlib
+import gc
 import os
 import selectors
 import socket
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from topout.host.nics import choose_interface
 from topout.host.topology import read_host
 from topout.launch import oom_kills
-from topout.launch.becoming import BecomeRank, run_rank
+from topout.launch.becoming import BecomeRank, load_ahead, run_rank
 from topout.launch.first_failure import RankEnd
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
 from topout.launch.outcome import AT_ONCE, Cause, Orders
+from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
-from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, connect
+from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import Order, obey
 from topout.launch.supervise import Supervisor
@@ -35,9 +32,14 @@ from topout.launch.target import rank_command, rank_words
 from topout.launch.variables import PLACE_VARIABLE
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import RunFolder
+from topout.schema.light_dataclass import replace
+from topout.schema.run_folder import RUN_JSON, RunFolder
 from topout.schema.spec import RunSpec
 from topout.schema.world import Host, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _TAIL_CHARACTERS = 4096
 
@@ -55,7 +57,8 @@ class Agent:
 
     def serve(self) -> int:
         """Returns the exit code of the job."""
-        self._wire.send("hello", member=msgspec.to_builtins(self._member))
+        self._wire.send("hello", member=to_plain(self._member))
+        load_ahead()
         with LauncherSignals() as signals:
             self._selector.register(self._wire.fd, selectors.EVENT_READ, lambda: None)
             self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
@@ -108,8 +111,8 @@ class Agent:
             self._meeting_point = None
 
     def _run(self, message: dict[str, Any], signals: LauncherSignals) -> None:
-        world = msgspec.convert(message["world"], World)
-        spec = msgspec.convert(message["spec"], RunSpec)
+        world = from_plain(World, message["world"])
+        spec = from_plain(RunSpec, message["spec"])
         numbers = set(message["ranks"])
         ranks = [rank for rank in world.ranks if rank.rank in numbers]
         fellows = FollowingFellows(self._wire)
@@ -151,9 +154,12 @@ class Agent:
     def _folder(self, run: str | None) -> RunFolder | None:
         if run is None:
             return None
-        folder = RunFolder(Path(run))
-        if folder.run_json.exists():
+        folder = RunFolder(run)
+        if os.path.exists(folder.inside(RUN_JSON)):  # noqa: PTH110
             return folder
+        import tempfile
+        from pathlib import Path
+
         # no shared file system: keep this host's files here, and say where
         own = Path(tempfile.gettempdir()) / "topout-runs" / folder.path.name
         (own / "logs").mkdir(parents=True, exist_ok=True)
@@ -190,7 +196,7 @@ class FollowingFellows:
     def rank_ended(self, end: RankEnd) -> None:
         tail = self.local.stderr_tails[end.rank][-_TAIL_CHARACTERS:] if self.local and end.code else ""
         kills = oom_kills.kills_since(self._oom_kills_before) if end.died_by_signal else None
-        content = msgspec.to_builtins(self._on_the_heads_clock(end))
+        content = to_plain(self._on_the_heads_clock(end))
         self._wire.send("ended", end=content, tail=tail, num_oom_kills=kills)
 
     def could_not_start(self, rank: int, host: str, why: str) -> None:
@@ -258,19 +264,13 @@ class FollowingFellows:
         )
 
 
-def join(wire: Wire, token: str, *, number: int, is_task: bool, interface: str | None) -> int:
+def join(wire: Wire, host: Host, token: str, *, number: int, is_task: bool, interface: str | None) -> int:
     """Takes part in the job until its end."""
-    host = replace(read_host(), address=wire.own_address)
+    host = replace(host, address=wire.own_address)
     if wire.own_address != wire.peer_address or not wire.own_address.startswith("127."):
         host = at_data_address(host, wire.peer_address, interface)
     granted = tuple(sorted(os.sched_getaffinity(0)))
     return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token).serve()
-
-
-def at_data_address(host: Host, peer: str, interface: str | None) -> Host:
-    """The host at the address and interface over which its ranks shall talk to others."""
-    address, name = choose_interface(host.nics, [peer], interface)
-    return replace(host, address=address, interface=name)
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
@@ -286,7 +286,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     interface = environ.get(INTERFACE_VARIABLE)
     for name in (HEAD_VARIABLE, TOKEN_VARIABLE, INTERFACE_VARIABLE, PLACE_VARIABLE):
         os.environ.pop(name, None)
-    return join(wire, token, number=number, is_task=False, interface=interface)
+    return join(wire, read_host(), token, number=number, is_task=False, interface=interface)
 
 
 def _place(hosts: Sequence[str], node_rank: int | None) -> int:
@@ -302,6 +302,8 @@ def _place(hosts: Sequence[str], node_rank: int | None) -> int:
 def _main() -> int:
     words: list[str] = []
     kept_fds: frozenset[int] = frozenset()
+    # as in `topout run`: until the ranks have started
+    gc.disable()
     try:
         return main()
     except TopoutError as error:

@@ -4,7 +4,9 @@ Read from variables and files alone, so that it works inside a container that ha
 Not what a host looks like; `topology` reads that on the host itself.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from topout.schema.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

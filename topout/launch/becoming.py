@@ -23,6 +23,11 @@ class BecomeRank(BaseException):
         self.kept_fds = frozenset(kept_fds)
 
 
+def load_ahead() -> None:
+    """What runs in a rank before its script: loaded once for all ranks of a host, where possible while it waits."""
+    import topout.record.rank  # noqa: F401
+
+
 def fork_rank(
     words: Sequence[str],
     environment: dict[str, str],
@@ -51,7 +56,10 @@ def fork_rank(
 
 def run_rank(words: Sequence[str], kept_fds: frozenset[int]) -> int:
     """Called where no frame of the launcher is left; returns the script's exit code."""
-    gc.collect()
+    # what is left of the launcher in cycles stays where it is: collected later, a socket among it would close a
+    # descriptor that by then is the script's
+    gc.freeze()
+    gc.enable()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         if int(name) > 2 and int(name) not in kept_fds:
             try:

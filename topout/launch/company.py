@@ -3,19 +3,20 @@
 Whichever it is, the job sees members and one way to start them. Not for running anything; `job` does, round by round.
 """
 
+from __future__ import annotations
+
 import os
 import socket
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation
 from topout.launch.member import Member
 from topout.launch.ports import free_ports, hold_port
 from topout.launch.roster import Roster
-from topout.launch.variables import is_this_host
+from topout.schema.light_dataclass import replace
 from topout.schema.world import World
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from topout.launch.head import Head
     from topout.launch.starters import Starters
@@ -28,8 +29,8 @@ class Company:
         self,
         local: Member | None,
         allocation: Allocation | None,
-        head: "Head | None" = None,
-        starters: "Starters | None" = None,
+        head: Head | None = None,
+        starters: Starters | None = None,
     ) -> None:
         self.local = local
         self.allocation = allocation
@@ -83,8 +84,3 @@ class Company:
 def alone(allocation: Allocation | None) -> Company:
     granted = tuple(sorted(os.sched_getaffinity(0)))
     return Company(Member(number=0, host=read_host(), granted=granted), allocation)
-
-
-def is_this_host_alone(allocation: Allocation) -> bool:
-    """An allocation of one host needs nobody started elsewhere, unless this is its batch or login host."""
-    return not allocation.hosts or (len(allocation.hosts) == 1 and is_this_host(allocation.hosts[0]))

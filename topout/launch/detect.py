@@ -10,15 +10,17 @@ is asked). Not for a scheduler to submit to; `submit.scheduler` finds that.
 TOPOUT_SCHEDULER names one plug-in to believe, also one from outside; `local` believes none.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
 from topout.launch.allocation import Allocation, Task
 from topout.launch.variables import PLACE_VARIABLE, contradiction
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import replace
 
 PACKAGE = "topout.launch.schedulers"
 SCHEDULER_VARIABLE = "TOPOUT_SCHEDULER"

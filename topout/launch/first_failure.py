@@ -4,21 +4,22 @@ When one rank goes, its peers fail a moment later with connection errors, and th
 Not for deciding when to stop a job; `supervise` does.
 """
 
+from __future__ import annotations
+
 import re
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from topout.schema.errors import ExitCode
+from topout.schema.light_dataclass import dataclass
 
 _SIGNAL_LEAD_NS = 1_000_000_000
 """A killed process frees its memory before its parent hears of it, so its peers may complain up to so much earlier."""
 
-_PEER_ERRORS = re.compile(
+_PEER_ERRORS = (
     r"connection (reset|closed|refused|aborted|was closed)|closed by peer|broken ?pipe|remote process exited"
     r"|ncclRemoteError|DistNetworkError|DistStoreError|socket ?(error|timeout)|timed out (waiting|after)"
-    r"|failed to recv|heartbeat monitor|readError|writev|recvBytes|sendBytes",
-    re.IGNORECASE,
+    r"|failed to recv|heartbeat monitor|readError|writev|recvBytes|sendBytes"
 )
 
 
@@ -93,7 +94,8 @@ def is_peer_error(failure: str | None) -> bool:
     # the message starts at the last line that is not indented; frames above it may hold any word
     start = max((number for number, line in enumerate(lines) if line.startswith("Traceback ")), default=0)
     message = "\n".join(line for line in lines[start + 1 :] if not line.startswith((" ", "\t")))
-    return _PEER_ERRORS.search(message or failure) is not None
+    # compiled when a rank has failed: a launcher that starts need not wait for it
+    return re.search(_PEER_ERRORS, message or failure, re.IGNORECASE) is not None
 
 
 def signal_name(number: int) -> str:

@@ -3,22 +3,26 @@
 Whoever connects and says nothing, or does not know the token, is dropped without holding up the others.
 """
 
+from __future__ import annotations
+
 import contextlib
 import selectors
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
+from topout.launch.plain_values import from_plain
 from topout.launch.signals import LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Gathering:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def __enter__(self) -> "Gathering":
+    def __enter__(self) -> Gathering:
         return self
 
     def __exit__(self, kind: Any, error: Any, where: Any) -> None:
@@ -132,14 +136,16 @@ class Gathering:
             self._forget(fd)
 
     def _admit(self, wire: Wire, message: dict[str, Any]) -> None:
-        member = msgspec.convert(message["member"], Member)
         if wire.peer_version != __version__:
+            # before its member is read, which another version may write otherwise
+            name = message.get("member", {}).get("host", {}).get("name", wire.peer_address)
             raise TopoutError(
-                f"{member.host.name} runs another topout than {socket.gethostname()}.",
+                f"{name} runs another topout than {socket.gethostname()}.",
                 why=f"it has version {wire.peer_version}, the first host has {__version__}",
                 do="install the same version in the environment of every host",
                 exit_code=ExitCode.ENVIRONMENT,
             )
+        member = from_plain(Member, message["member"])
         if member.number in self._links or (self._local is not None and self._local.number == member.number):
             raise TopoutError(
                 f"Two launchers claim place {member.number} of this job: one on {member.host.name}.",

@@ -3,30 +3,33 @@
 It decides for the whole job; each of the others only runs the ranks of its host. Not for finding them; see `gathering`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import selectors
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from topout.launch.first_failure import RankEnd
 from topout.launch.gathering import Link
 from topout.launch.meeting_point import MeetingPoint
 from topout.launch.member import Member
 from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
+from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
 from topout.launch.stop_agreement import Order
 from topout.launch.stopping import Stopping
 from topout.launch.supervise import Supervisor
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
 from topout.schema.world import World
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from topout.launch.watching import Watching
 
 _REPLY_S = 20.0
@@ -100,8 +103,8 @@ class Head:
             link.heard_at = time.monotonic()
             link.wire.send(
                 "start",
-                world=msgspec.to_builtins(world),
-                spec=msgspec.to_builtins(spec),
+                world=to_plain(world),
+                spec=to_plain(spec),
                 ranks=link.ranks,
                 **more,
             )
@@ -189,7 +192,7 @@ class Head:
         assert self._supervisor is not None
         kind, host = message.get("kind"), link.member.host.name
         if kind == "ended":
-            end = msgspec.convert(message["end"], RankEnd)
+            end = from_plain(RankEnd, message["end"])
             link.ends[end.rank] = end
             self.tails[end.rank] = str(message.get("tail", ""))
             self.oom_kills[end.rank] = message.get("num_oom_kills")

@@ -4,13 +4,15 @@ In order of certainty: a stopped process, a host that has gone silent, a rank th
 each other, ranks that just take long. How long is too long is not decided here; see `watchdog`.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from topout.launch.observation import Observation
 from topout.launch.waits import Wait, wait_of, waited_for
+from topout.schema.light_dataclass import dataclass
 
 SILENT_AFTER_S = 4.0
 """A rank looks at itself once a second; after so many misses it does not answer."""

@@ -1,51 +1,28 @@
-"""A job from spec to exit code: where it runs, its folder, its ranks, its end, and another try when one is left.
+"""A job from spec to exit code: where it runs, who takes part, and its rounds when this process leads.
 
 Not for explaining how fast it was; that is read from the run folder afterwards.
 """
 
+from __future__ import annotations
+
 import os
-import shutil
-import signal
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from topout.launch import oom_kills
-from topout.launch.company import Company, alone, is_this_host_alone
 from topout.launch.detect import check_world, detect_allocation
-from topout.launch.first_failure import describe, first_failure, signal_name
-from topout.launch.local_ranks import LocalRanks
-from topout.launch.outcome import MAY_BE_RESTARTED, Cause, Limits, Outcome
-from topout.launch.roster import Roster, make_roster
-from topout.launch.run_record import RunRecord
+from topout.launch.job_result import JobResult
 from topout.launch.signals import LauncherSignals
-from topout.launch.stopping import STOPPED_EXIT_CODE, Stopping
-from topout.launch.target import rank_command, rank_words, with_target
+from topout.launch.target import with_target
 from topout.launch.terminal import Terminal
+from topout.launch.variables import is_this_host
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import RunFolder, create_run_folder
 from topout.schema.spec import RunSpec
-from topout.schema.world import World
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from topout.launch.watching import Watching
+    from topout.launch.allocation import Allocation
+    from topout.launch.company import Company
 
-
-@dataclass(frozen=True, kw_only=True)
-class JobResult:
-    """How a job ended, and what is left of it."""
-
-    exit_code: int
-    status: str
-    """`finished`, `failed` or `interrupted`; `followed` in a launcher that another one led."""
-    folder: RunFolder | None
-    """Of the last round. None when no place could be written, and in a launcher that followed."""
-    last_words: str | None = None
-    """The first failing rank's traceback, or why the job was ended; to be printed after everything else."""
-    notes: tuple[str, ...] = ()
+__all__ = ["JobResult", "assemble", "run_job"]
 
 
 def run_job(spec: RunSpec, terminal: Terminal, *, forks: bool = False) -> JobResult:
@@ -59,8 +36,11 @@ def run_job(spec: RunSpec, terminal: Terminal, *, forks: bool = False) -> JobRes
         if isinstance(crew, int):
             return JobResult(exit_code=crew, status="followed", folder=None)
         exit_code = int(ExitCode.ENVIRONMENT)
+        # those that only follow do not need it
+        from topout.launch.rounds import Rounds
+
         try:
-            result = _Job(spec, crew, terminal, forks).run(signals)
+            result = Rounds(spec, crew, terminal, forks).run(signals)
             exit_code = result.exit_code
             return result
         except TopoutError as error:
@@ -84,259 +64,11 @@ def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]
         from topout.launch.starters import start_through_scheduler
 
         return start_through_scheduler(spec, allocation, signals, say)
+    from topout.launch.company import alone
+
     return alone(allocation)
 
 
-def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> RunFolder | None:
-    """A folder that can be written: the one asked for, else a temporary one, else none. Training goes on."""
-    assert spec.script is not None
-    name = spec.script.rpartition(".")[2] if spec.is_module else Path(spec.script).name
-    for root in (Path(spec.runs).absolute(), Path(tempfile.gettempdir()) / "topout-runs"):
-        folder = None
-        try:
-            folder = create_run_folder(root, name)
-            record.move_to(folder, say)
-            record.write()
-            return folder
-        except (TopoutError, OSError) as error:
-            why = error.why if isinstance(error, TopoutError) else error.strerror or str(error)
-            text = f"no run folder in {root}: {why}; training goes on"
-            record.note(text)
-            say(f"topout: {text}.")
-            if folder is not None:
-                shutil.rmtree(folder.path, ignore_errors=True)
-    say("topout: nothing of this run is kept, since no folder could be written.")
-    record.move_to(None, say)
-    return None
-
-
-class _Job:
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, forks: bool) -> None:
-        self._spec = spec
-        self._crew = crew
-        self._terminal = terminal
-        self._forks = forks
-
-    def run(self, signals: LauncherSignals) -> JobResult:
-        restart = 0
-        while True:
-            try:
-                result, outcome = _Round(self._spec, self._crew, self._terminal, restart, self._forks).run(signals)
-            finally:
-                self._crew.end_round()
-            why_not = self._why_no_restart(outcome, restart)
-            if why_not is not None:
-                if why_not and restart < self._spec.restarts:
-                    self._terminal.say(f"topout: not started again: {why_not}")
-                return result
-            restart += 1
-            if result.last_words:
-                self._terminal.say(f"\n{result.last_words}")
-            self._terminal.say(f"topout: restart {restart} of {self._spec.restarts} on {self._hosts_left()}")
-
-    def _why_no_restart(self, outcome: Outcome, restart: int) -> str | None:
-        """None: start again. Empty: there is no reason to."""
-        if outcome.cause not in MAY_BE_RESTARTED or restart >= self._spec.restarts:
-            return ""
-        if not outcome.lost_hosts:
-            return None
-        num_left = len({member.host.name for member in self._crew.members()})
-        fewest = self._spec.min_nodes
-        if fewest is None:
-            return f"{', '.join(outcome.lost_hosts)} is gone; --min-nodes {num_left} would go on without it"
-        if num_left < fewest:
-            return f"{num_left} hosts are left, --min-nodes asks for {fewest}"
-        return None
-
-    def _hosts_left(self) -> str:
-        names = list(dict.fromkeys(member.host.name for member in self._crew.members()))
-        return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-class _Round:
-    """One start of the ranks, with a run folder of its own."""
-
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int, forks: bool) -> None:
-        self._spec = spec
-        self._crew = crew
-        self._terminal = terminal
-        self._restart = restart
-        self._forks = forks
-        self._oom_kills_before = oom_kills.count_oom_kills()
-
-    def run(self, signals: LauncherSignals) -> tuple[JobResult, Outcome]:
-        roster = make_roster(self._spec, self._crew.members(), self._crew.allocation)
-        if self._restart == 0:
-            # later, --min-nodes has allowed for fewer
-            check_world(self._crew.allocation, roster.world.size)
-        world = self._crew.prepare(roster)
-        record = RunRecord(None, self._spec, world, [Path(sys.argv[0]).name, *sys.argv[1:]], restart=self._restart)
-        folder = _settle(self._spec, record, self._terminal.say)
-        self._announce(roster, world, record)
-        head = self._crew.head
-        if head is not None:
-            head.show = self._terminal.show
-            head.started = record.started
-            head.start(
-                roster,
-                world,
-                self._spec,
-                run=str(folder.path) if folder else None,
-                restart=self._restart,
-                scheduler=self._crew.scheduler,
-                forks=self._forks,
-                cwd=str(Path.cwd()),
-            )
-        try:
-            local = self._start_own(roster, world, folder, record)
-        except TopoutError:
-            record.finished("failed", ExitCode.ENVIRONMENT, ())
-            raise
-        try:
-            record.look_around(self._spec)
-            record.started(local.pids)
-            outcome = local.supervise(
-                signals,
-                say=self._terminal.say,
-                tick=record.tick,
-                watch=self._watching(local, folder).look,
-                stopping=self._stopping(local),
-                fellows=head,
-            )
-            is_stopped = local.stop_page.has_told or (head is not None and head.has_told)
-        finally:
-            local.close()
-        if is_stopped and outcome.cause is Cause.ALL_DONE:
-            record.note("the script stopped because the scheduler had announced the end")
-        outcome = replace(outcome, lost_hosts=tuple(head.lost_hosts) if head is not None else (), is_stopped=is_stopped)
-        return self._conclude(outcome, world, folder, record, local.stderr_tails), outcome
-
-    def _watching(self, local: LocalRanks, folder: RunFolder | None) -> "Watching":
-        # not needed before the ranks run, and a tenth of what the launcher loads
-        from topout.launch.watchdog import Watchdog
-        from topout.launch.watching import Watching
-
-        head = self._crew.head
-        watching = Watching(
-            local,
-            Watchdog(
-                named_after_s=Limits.from_environment(os.environ).hang_named_s,
-                stacks=os.path.relpath(folder.path / "hang") if folder is not None and self._spec.record else None,
-            ),
-            say=self._terminal.say,
-            ask_elsewhere=head.ask_stacks if head is not None else lambda ranks: None,
-        )
-        if head is not None:
-            head.watching = watching
-        return watching
-
-    def _stopping(self, local: LocalRanks) -> Stopping:
-        head = self._crew.head
-        if head is None:
-            return Stopping(local.stop_page, own=0, others=(), send=lambda order: None, say=self._terminal.say)
-        head.stopping = Stopping(
-            local.stop_page,
-            own=head.local.number if head.local is not None else None,
-            others=[number for number, link in head.links.items() if not link.has_finished],
-            send=head.order_stop,
-            say=self._terminal.say,
-        )
-        return head.stopping
-
-    def _start_own(self, roster: Roster, world: World, folder: RunFolder | None, record: RunRecord) -> LocalRanks:
-        """The ranks of this launcher; a head that a scheduler did not count as a task has none."""
-        numbers = {rank.rank for rank in roster.ranks_of[self._crew.local.number]} if self._crew.local else set()
-        return LocalRanks(
-            [rank for rank in world.ranks if rank.rank in numbers],
-            world,
-            self._spec,
-            rank_words(self._spec) if self._forks else rank_command(self._spec),
-            folder=folder,
-            restart=self._restart,
-            scheduler=self._crew.scheduler,
-            show=self._terminal.show,
-            note=record.note,
-            on_failure=record.warn_once,
-            forks=self._forks,
-        )
-
-    def _announce(self, roster: Roster, world: World, record: RunRecord) -> None:
-        for text in roster.notes:
-            record.note(text)
-            if not self._terminal.is_quiet:
-                self._terminal.say(f"topout: {text}")
-        if self._spec.bind_report:
-            from topout.host.bindings_report import bindings_report
-
-            self._terminal.say(bindings_report(world))
-
-    def _conclude(
-        self, outcome: Outcome, world: World, folder: RunFolder | None, record: RunRecord, tails: dict[int, str]
-    ) -> JobResult:
-        status, exit_code, words = self._judge(outcome, world, folder, tails)
-        if words is not None and folder is not None and status == "failed":
-            try:
-                folder.first_failure.write_text(words + "\n")
-            except OSError as error:
-                record.warn_once(error)
-        record.finished(status, exit_code, outcome.ends)
-        return JobResult(
-            exit_code=exit_code,
-            status=status,
-            folder=folder,
-            last_words=words,
-            notes=tuple(record.content["notes"]),
-        )
-
-    def _judge(
-        self, outcome: Outcome, world: World, folder: RunFolder | None, tails: dict[int, str]
-    ) -> tuple[str, int, str | None]:
-        """(status, exit code, what to print last)."""
-        if outcome.cause is Cause.INTERRUPTED:
-            number = outcome.signal or signal.SIGINT
-            return "interrupted", 128 + number, f"topout: interrupted by {signal_name(number)}; all ranks ended."
-        if outcome.cause is Cause.SINGLE_DEVICE:
-            return "failed", ExitCode.USAGE, str(single_device_error(world.size))
-        if outcome.cause is Cause.RANK_STOPPED:
-            return "failed", ExitCode.JOB_FAILED, _stopped_words(outcome)
-        first = first_failure(outcome.ends)
-        if first is None:
-            codes = [end.code for end in outcome.ends if end.code != 0]
-            if codes:
-                return "failed", codes[0], None
-            return "finished", STOPPED_EXIT_CODE if outcome.is_stopped else 0, None
-        words = describe(
-            first,
-            log=str(folder.log(first.rank, "err")) if folder else None,
-            stderr_tail=tails.get(first.rank) or self._told(first.rank),
-            num_oom_kills=self._num_oom_kills(first.rank, is_here=first.rank in tails),
-        )
-        return "failed", first.code, words
-
-    def _told(self, rank: int) -> str:
-        return self._crew.head.tails.get(rank, "") if self._crew.head is not None else ""
-
-    def _num_oom_kills(self, rank: int, *, is_here: bool) -> int | None:
-        if is_here or self._crew.head is None:
-            return oom_kills.kills_since(self._oom_kills_before)
-        return self._crew.head.oom_kills.get(rank)
-
-
-def single_device_error(num_ranks: int) -> TopoutError:
-    return TopoutError(
-        f"{num_ranks} ranks were started, but the script trains on one device.",
-        why=f"nothing joins the ranks by the first step: {num_ranks} copies would train independently of each other",
-        do="run one with -n 1, or make the script distributed (torch: init_process_group and DistributedDataParallel; "
-        "Keras: MultiWorkerMirroredStrategy)",
-    )
-
-
-def _stopped_words(outcome: Outcome) -> str:
-    end = next(end for end in outcome.ends if end.rank == outcome.stopped_rank)
-    return str(
-        TopoutError(
-            f"Rank {end.rank} on {end.host} (pid {end.pid}) was stopped and nobody continued it.",
-            why="a process in state T (SIGSTOP, or a debugger that left it) holds all others at the next collective",
-            do="find who stopped it, such as a scheduler that suspends jobs; TOPOUT_STOPPED_LIMIT_S=600 waits longer",
-        )
-    )
+def is_this_host_alone(allocation: Allocation) -> bool:
+    """An allocation of one host needs nobody started elsewhere, unless this is its batch or login host."""
+    return not allocation.hosts or (len(allocation.hosts) == 1 and is_this_host(allocation.hosts[0]))

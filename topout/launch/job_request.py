@@ -3,11 +3,13 @@
 Not what the job runs; `submit` writes that below the directives.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from topout.schema.errors import TopoutError
+from topout.schema.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

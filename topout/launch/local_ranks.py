@@ -3,33 +3,39 @@
 The same for a job of one host and for each host of a larger one. Not for deciding who takes part; `roster` does.
 """
 
+from __future__ import annotations
+
 import contextlib
+import gc
 import os
 import resource
+import select
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from topout.launch.becoming import load_ahead
 from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
 from topout.launch.stopping import Stopping
-from topout.launch.supervise import Fellows, Supervisor
 from topout.record.preemption import PAGE_VARIABLE, StopPage
 from topout.record.status_page import PAGE_FD, StatusPage
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import RunFolder, log_name
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from topout.launch.observation import Observation
+    from topout.launch.supervise import Fellows
     from topout.record.sampler import Sampler
 
 _FDS_PER_RANK = 9
+_QUIET_S = 0.2
 
 Show = Callable[[int, bytes], None]
 """Gives rank 0's output to the person; the first argument is 1 for stdout, 2 for stderr."""
@@ -68,10 +74,12 @@ class LocalRanks:
             rank_environment,
             world=world,
             spec=spec,
-            run=folder.path if folder else None,
+            run=folder.text if folder else None,
             restart=restart,
             scheduler=scheduler,
         )
+        if forks and ranks:
+            load_ahead()
         for slot, rank in enumerate(ranks):
             try:
                 self.processes.append(self._start(slot, rank, command, environment))
@@ -87,7 +95,6 @@ class LocalRanks:
             (self._pipe(process, 1, show, on_failure), self._pipe(process, 2, show, on_failure))
             for process in self.processes
         ]
-        self._start_sampler()
 
     def _start(
         self, slot: int, rank: Rank, command: Sequence[str], environment: Callable[..., dict[str, str]]
@@ -130,6 +137,14 @@ class LocalRanks:
         stopping: Stopping | None,
         fellows: Fellows | None = None,
     ) -> Outcome:
+        self._await_first_sign(signals)
+        gc.enable()
+        from topout.launch.supervise import Supervisor
+
+        def look(now: float) -> None:
+            self._start_sampler()
+            watch(now)
+
         supervisor = Supervisor(
             self.processes,
             [log for pair in self._logs for log in pair],
@@ -137,14 +152,25 @@ class LocalRanks:
             say=say,
             note=self._note,
             tick=tick,
-            watch=watch,
+            watch=look,
             limits=Limits.from_environment(os.environ),
             stopping=stopping,
             fellows=fellows,
         )
         return supervisor.run()
 
-    def observations(self) -> "list[Observation]":
+    def _await_first_sign(self, signals: LauncherSignals) -> None:
+        """Until a rank says something: on a host of few cores, all that the launcher does now is taken from them."""
+        poll = select.poll()
+        for process in self.processes:
+            for fd in (process.status_fd, process.out_fd, process.err_fd, process.pidfd):
+                if fd is not None:
+                    poll.register(fd, select.POLLIN)
+        poll.register(signals.fd, select.POLLIN)
+        if self.processes:
+            poll.poll(_QUIET_S * 1000)
+
+    def observations(self) -> list[Observation]:
         """One look at each rank."""
         from topout.launch.observation import Observation
 
@@ -182,7 +208,7 @@ class LocalRanks:
 
     def _pipe(self, process: RankProcess, fd: int, show: Show, on_failure: Callable[[OSError], None]) -> LogPipe:
         number = process.rank.rank
-        path = self._folder.log(number, "out" if fd == 1 else "err") if self._folder else None
+        path = self._folder.inside(log_name(number, "out" if fd == 1 else "err")) if self._folder else None
         return LogPipe(
             process.out_fd if fd == 1 else process.err_fd,
             path,
@@ -191,9 +217,9 @@ class LocalRanks:
         )
 
     def _start_sampler(self) -> None:
-        if self._folder is None or not self._spec.record:
+        if self._folder is None or not self._spec.record or self._sampler is not None:
             return
-        # here, after the ranks have started: they need not wait for what only watches them
+        # at the first look: ranks that start need not wait for what only watches them
         from topout.record.sampler import Sampler, Target
 
         targets = [

@@ -6,7 +6,7 @@ The pipe is emptied whatever happens to the file or the terminal: a full disk mu
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
+from os import PathLike
 
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 14
@@ -18,7 +18,7 @@ class LogPipe:
     def __init__(
         self,
         fd: int,
-        path: Path | None,
+        path: str | PathLike[str] | None,
         *,
         show: Callable[[bytes], None] | None = None,
         on_failure: Callable[[OSError], None],

@@ -1,7 +1,8 @@
 """One launcher of a job, as it introduces itself to the one that leads."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from topout.schema.light_dataclass import dataclass
 from topout.schema.world import Host
 
 

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, product
-from pathlib import Path
 
 from topout.schema.errors import ExitCode, TopoutError
 
@@ -137,7 +136,8 @@ def read_host_file(path: str, *, source: str) -> dict[str, int]:
 def read_host_table(path: str, *, source: str) -> list[list[str]]:
     """The words of every line that names a host."""
     try:
-        text = Path(path).read_text()
+        with open(path) as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _bad_file(path, source, why) from error

@@ -3,10 +3,14 @@
 Made where the rank runs, once a second; ages in it are of that moment. The receiver says how long ago it heard.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
 from topout.record.page_snapshot import Snapshot
+from topout.schema.light_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Observation:
         }
 
     @classmethod
-    def from_wire(cls, content: dict[str, Any], heard_age_s: float = 0.0) -> "Observation":
+    def from_wire(cls, content: dict[str, Any], heard_age_s: float = 0.0) -> Observation:
         """Raises TypeError, ValueError or KeyError on content of the wrong shape."""
         page = content.get("page")
         return cls(

@@ -3,27 +3,25 @@
 Counts of the control group, else of the whole machine; compare one reading before the job with one after.
 """
 
-from pathlib import Path
+from os import PathLike
 
+from topout.host.kernel_files import read_text
 from topout.host.topology import cgroup_folder
 
 
 def count_oom_kills() -> int | None:
     """None when the kernel does not tell."""
     group = cgroup_folder("memory")
-    for path in (group / "memory.events", group / "memory.oom_control", Path("/proc/vmstat")):
+    for path in (f"{group}/memory.events", f"{group}/memory.oom_control", "/proc/vmstat"):
         count = read_oom_kill(path)
         if count is not None:
             return count
     return None
 
 
-def read_oom_kill(path: Path) -> int | None:
+def read_oom_kill(path: str | PathLike[str]) -> int | None:
     """The line `oom_kill N` of one of the kernel's files."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return None
+    lines = read_text(path).splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 

@@ -3,12 +3,14 @@
 Only nouns and numbers; `supervise` acts on them.
 """
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from topout.launch.first_failure import RankEnd
+from topout.schema.light_dataclass import dataclass
 
 
 class Cause(StrEnum):
@@ -41,7 +43,7 @@ class Limits:
     """From the kill until a process counts as ended although the kernel still holds it."""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Limits":
+    def from_environment(cls, environ: Mapping[str, str]) -> Limits:
         """These two can be set, for tests and for people who debug by stopping a rank."""
         return cls(
             hang_named_s=_seconds(environ.get("TOPOUT_HANG_NAMED_S"), cls.hang_named_s),

@@ -4,16 +4,21 @@ Whatever the user set about threads and torch's recorders stands. OMP_PROC_BIND 
 libgomp narrows the whole process to one core, and forked loader workers inherit that (pytorch#91989, #101850).
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from os import PathLike
 
 from topout.host.nics import nic_variables
 from topout.launch.framework_env import framework_defaults, framework_variables
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 FLIGHT_RECORDER_ROWS = 20_000
 
@@ -24,7 +29,7 @@ def rank_environment(
     spec: RunSpec,
     status_fd: int,
     *,
-    run: Path | None,
+    run: str | PathLike[str] | None,
     inherited: Mapping[str, str],
     restart: int = 0,
     scheduler: str | None = None,
@@ -43,7 +48,7 @@ def rank_environment(
         ROLE_WORLD_SIZE=str(world.size),
         MASTER_ADDR=world.master_address,
         MASTER_PORT=str(world.master_port),
-        TORCHELASTIC_RUN_ID=run.name if run else "topout",
+        TORCHELASTIC_RUN_ID=str(run).rpartition("/")[2] if run else "topout",
         TORCHELASTIC_RESTART_COUNT=str(restart),
         TORCHELASTIC_MAX_RESTARTS=str(spec.restarts),
         PYTHONUNBUFFERED="1",
@@ -57,6 +62,9 @@ def rank_environment(
     # set by torchrun for its own store, which this job does not have
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     environment.pop("TOPOUT_RUN", None)
+    environment.pop("TOPOUT_PACKS", None)
+    if spec.packs:
+        environment["TOPOUT_PACKS"] = json.dumps(spec.packs)
     if run is not None:
         environment["TOPOUT_RUN"] = str(run)
     environment.setdefault("OMP_NUM_THREADS", str(rank.num_threads))

@@ -4,21 +4,25 @@ Tasks that a scheduler started know their job's number and the head's host, noth
 few ports and the same token. Not where the ranks meet: their port is chosen and tried by `meeting_point`.
 """
 
+# paths are texts here: `pathlib` takes longer to load than the handshake takes
+# ruff: noqa: PTH103, PTH108, PTH111, PTH120
+
+from __future__ import annotations
+
 import contextlib
-import hashlib
-import hmac
 import os
-import secrets
 import socket
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from topout.host.nics import choose_interface, read_nics
+from topout.launch.token_proof import hmac_sha256, new_nonce
 from topout.launch.variables import is_this_host
 from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import replace
+from topout.schema.world import Host
 
 TOKEN_VARIABLE = "TOPOUT_TOKEN"
 HEAD_VARIABLE = "TOPOUT_HEAD"
@@ -28,42 +32,44 @@ _FIRST_PORT, _NUM_PORTS = 20_000, 12_000
 _CANDIDATES = 8
 _STRIDE = 1_009
 _CONNECT_S = 2.0
-_FIRST_RETRY_S = 0.005
+_FIRST_RETRY_S = 0.002
+_RETRY_GROWTH = 1.25
 _LONGEST_RETRY_S = 0.2
+_TRIES_AT_FIRST_PORT = 4
 """Tasks start together, so the head is there in a moment, or will be long in coming."""
 _UNKNOWN_NAME_S = 10.0
 """A name service may be late for a moment when a thousand nodes ask; longer than this it does not know the name."""
 
 
 def new_token() -> str:
-    return secrets.token_hex(16)
+    return new_nonce()
 
 
 def job_token(job_id: str, environ: Mapping[str, str]) -> str:
     """The same on every host of the job, and known to nobody but its user."""
     given = environ.get(TOKEN_VARIABLE)
-    return given or hmac.new(_user_key(environ), job_id.encode(), hashlib.sha256).hexdigest()
+    return given or hmac_sha256(_user_key(environ), job_id.encode())
 
 
 def _user_key(environ: Mapping[str, str]) -> bytes:
     """A random key in the user's home folder, which the hosts of a cluster share."""
-    home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
-    path = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "topout" / "key"
+    home = environ.get("HOME") or os.path.expanduser("~")
+    path = f"{environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/topout/key"
     try:
         with contextlib.suppress(FileNotFoundError):
             return _checked_key(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_name(f".key.{socket.gethostname()}.{os.getpid()}")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        own = f"{os.path.dirname(path)}/.key.{socket.gethostname()}.{os.getpid()}"
         fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(fd, secrets.token_bytes(32))
+            os.write(fd, os.urandom(32))
             os.fsync(fd)
             # of all hosts that come here at once, one makes the key
             with contextlib.suppress(FileExistsError):
                 os.link(own, path)
         finally:
             os.close(fd)
-            own.unlink()
+            os.unlink(own)
         return _checked_key(path)
     except OSError as error:
         raise TopoutError(
@@ -74,9 +80,11 @@ def _user_key(environ: Mapping[str, str]) -> bytes:
         ) from error
 
 
-def _checked_key(path: Path) -> bytes:
-    key = path.read_bytes()
-    if path.stat().st_mode & 0o077 or len(key) < 16:
+def _checked_key(path: str) -> bytes:
+    with open(path, "rb") as file:
+        key = file.read()
+        mode = os.fstat(file.fileno()).st_mode
+    if mode & 0o077 or len(key) < 16:
         raise OSError(f"it must be a file of 16 bytes or more that only its owner can read; try: rm {path}")
     return key
 
@@ -137,20 +145,36 @@ def resolve(name: str) -> list[str]:
         time.sleep(0.5)
 
 
-def connect(addresses: Sequence[str], ports: Sequence[int], token: str, *, timeout_s: float) -> Wire:
-    """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over."""
+def connect(
+    addresses: Sequence[str],
+    ports: Sequence[int],
+    token: str,
+    *,
+    timeout_s: float,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Wire:
+    """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over.
+
+    `meanwhile` is called once, when the head is not there yet.
+    """
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
     last: Exception | None = None
+    num_tries = 0
     while time.monotonic() < give_up_at:
+        # the head nearly always has the first port; a thousand tasks should not knock at all of them every time
+        tried = ports if num_tries % _TRIES_AT_FIRST_PORT == 0 else ports[:1]
+        num_tries += 1
         for address in addresses:
-            for port in ports:
+            for port in tried:
                 try:
                     return connect_once(address, port, token)
                 except (OSError, NotOursError) as error:
                     last = error
+        if num_tries == 1:
+            meanwhile()
         time.sleep(retry_s)
-        retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+        retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     raise TopoutError(
         f"{socket.gethostname()} cannot reach the head of its job at {where}.",
@@ -176,3 +200,9 @@ def route_address(hosts: Sequence[str], interface: str | None) -> str:
     """The address of this host on the way to the job's others."""
     others = [host for host in hosts if not is_this_host(host)]
     return choose_interface(read_nics(), resolve(others[0]) if others else [], interface)[0]
+
+
+def at_data_address(host: Host, peer: str, interface: str | None) -> Host:
+    """The host at the address and interface over which its ranks shall talk to others."""
+    address, name = choose_interface(host.nics, [peer], interface)
+    return replace(host, address=address, interface=name)

@@ -4,14 +4,16 @@ Pure functions. A launcher that a scheduler started once for every rank brings e
 stands for a whole host brings as many as were asked for. Not for placing ranks on cores; `binding` does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from topout.host.binding import bind, check_gpus, ranks_per_host
 from topout.host.topology import join_hosts
 from topout.launch.allocation import Allocation
 from topout.launch.member import Member
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.spec import RunSpec
 from topout.schema.world import Host, Rank, World
 

@@ -3,20 +3,23 @@
 A folder that cannot be written any more never stops the job: one warning, and the notes stay in memory.
 """
 
+from __future__ import annotations
+
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
-from topout.schema.run_folder import RUN_VERSION, RunFolder, write_whole
+from topout.schema.light_dataclass import names_of
+from topout.schema.run_folder import RUN_JSON, RUN_VERSION, RunFolder, write_whole
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _SECONDS_BETWEEN_WRITES = 2.0
 _MOST_NOTES = 200
@@ -58,7 +61,7 @@ class RunRecord:
         self._is_dirty = False
         self._written_at = time.monotonic()
         if self._folder is not None:
-            write_whole(self._folder.run_json, json.dumps(self.content, indent=1) + "\n")
+            write_whole(self._folder.inside(RUN_JSON), json.dumps(self.content, indent=1) + "\n")
 
     def move_to(self, folder: RunFolder | None, warn: Callable[[str], None]) -> None:
         """Settles where to write from now on, and who hears when that fails."""
@@ -84,14 +87,21 @@ class RunRecord:
             self.write_or_warn()
 
     def look_around(self, spec: RunSpec) -> None:
-        """What takes a while to find out, and need not be known before the ranks run."""
-        self.content.update(versions=_versions(), git_commit=_git_commit(spec))
+        """What takes a while to find out, and need not be known before the ranks run; found out once."""
+        if self.content["versions"]:
+            return
+        from topout.launch.surroundings import git_commit, versions
+
+        is_elsewhere = spec.is_module or spec.script is None
+        folder = "." if is_elsewhere else os.path.dirname(os.path.realpath(spec.script or ""))  # noqa: PTH120
+        self.content.update(versions=versions(), git_commit=git_commit(folder))
 
     def started(self, pids: dict[int, int]) -> None:
         """Called once for each host."""
         for entry in self.content["ranks"]:
             entry["pid"] = pids.get(entry["rank"], entry["pid"])
-        self.write_or_warn()
+        # written at the next tick, when the ranks no longer need every core to start
+        self._is_dirty, self._written_at = True, 0.0
 
     def finished(self, status: str, exit_code: int, ends: Sequence[RankEnd]) -> None:
         by_rank = {end.rank: end for end in ends}
@@ -111,7 +121,7 @@ class RunRecord:
 
 
 def _spec_values(spec: RunSpec) -> dict[str, Any]:
-    return {item.name: getattr(spec, item.name) for item in fields(spec) if item.name != "origins"}
+    return {name: getattr(spec, name) for name in names_of(spec) if name != "origins"}
 
 
 def _hosts(world: World) -> list[dict[str, Any]]:
@@ -145,38 +155,9 @@ def _rank_entry(rank: Rank) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str | None]:
-    found = {name: _installed(name) for name in ("torch", "tensorflow", "keras", "jax")}
-    versions = {name: version for name, version in found.items() if version is not None or name == "torch"}
-    return {"python": sys.version.split()[0], "topout": __version__, **versions}
-
-
 def _now() -> str:
     """In the local time zone, as datetime.isoformat writes it."""
     now = time.time()
     zone = time.strftime("%z", time.localtime(now))
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now))
     return f"{moment}.{int(now * 1000) % 1000:03d}{zone[:3]}:{zone[3:]}"
-
-
-def _installed(package: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _git_commit(spec: RunSpec) -> str | None:
-    """Of the folder the script lies in; None outside a repository or when git takes long."""
-    import subprocess
-
-    folder = Path.cwd() if spec.is_module or spec.script is None else Path(spec.script).resolve().parent
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=1, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -3,12 +3,17 @@
 Not usable outside the main thread, where Python delivers signals; there it stays silent.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -24,7 +29,7 @@ class LauncherSignals:
         for fd in (self.fd, self._write_fd):
             os.set_blocking(fd, False)
 
-    def __enter__(self) -> "LauncherSignals":
+    def __enter__(self) -> LauncherSignals:
         if threading.current_thread() is threading.main_thread():
             self._previous_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
             for number in _WATCHED:

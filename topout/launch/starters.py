@@ -3,8 +3,11 @@
 Not inside a container, which has none of those commands: there the scheduler starts the tasks, see `tasks`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,13 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import IO, Any
 
 from topout.launch.allocation import Allocation
-from topout.launch.company import Company
 from topout.launch.detect import PACKAGE
-from topout.launch.gathering import Gathering
-from topout.launch.head import Head
 from topout.launch.rendezvous import (
     HEAD_VARIABLE,
     INTERFACE_VARIABLE,
@@ -31,6 +30,12 @@ from topout.launch.rendezvous import (
 from topout.launch.signals import LauncherSignals
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
+
+    from topout.launch.company import Company
 
 _LEAVE_S = 5.0
 
@@ -53,6 +58,11 @@ def start_through_scheduler(
     if spec.interface is not None:
         variables[INTERFACE_VARIABLE] = spec.interface
     starters = Starters(allocation, num_hosts, variables)
+    # loaded while the scheduler starts the others
+    from topout.launch.company import Company
+    from topout.launch.gathering import Gathering
+    from topout.launch.head import Head
+
     hosts = allocation.hosts[:num_hosts]
     try:
         with Gathering(listener, token, None) as gathering:
@@ -117,13 +127,25 @@ class Starters:
         """They end when their launchers do; who does not is ended."""
         deadline = time.monotonic() + _LEAVE_S
         for process, output in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+            _await_end(process, max(0.0, deadline - time.monotonic()))
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             output.close()
+
+
+def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """As `process.wait` with a limit, which looks only every 50 ms."""
+    with contextlib.suppress(subprocess.TimeoutExpired, AttributeError, OSError):
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            select.select([pidfd], [], [], seconds)
+        finally:
+            os.close(pidfd)
+        seconds = 0.0
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
 
 
 def _plugin(name: str) -> Any:

@@ -3,9 +3,14 @@
 Not for data; a line that is not understood is dropped, since a rank's recorder may be older or newer than its launcher.
 """
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LONGEST_LINE_BYTES = 1 << 20
 

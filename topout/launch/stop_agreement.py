@@ -11,12 +11,17 @@ ranks that wait for the decision are no deadlock. Ranks need no lock step, only 
 Rejected: announcing a call some margin ahead, since no margin is safe when a host hears late; a collective of our own.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+
+from topout.host.kernel_files import read_text
 from topout.record.preemption import StopPage
+from topout.schema.light_dataclass import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal
 
 
 def agree(highest_calls: Iterable[int]) -> int:
@@ -37,7 +42,7 @@ class Order:
         return {"kind": self.kind, "round": self.round, "call": self.call}
 
     @classmethod
-    def from_wire(cls, content: Mapping[str, Any]) -> "Order":
+    def from_wire(cls, content: Mapping[str, Any]) -> Order:
         return cls(kind=content["kind"], round=int(content["round"]), call=int(content["call"]))
 
 
@@ -110,7 +115,7 @@ class StopAgreement:
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler of its own for a signal, so that passing it on would not end the process."""
     try:
-        text = Path(f"/proc/{pid}/status").read_text()
+        text = read_text(f"/proc/{pid}/status")
         caught = next(line for line in text.splitlines() if line.startswith("SigCgt:"))
         return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
     except (OSError, StopIteration, ValueError, IndexError):

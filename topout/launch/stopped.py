@@ -4,8 +4,11 @@ A stopped rank holds all others at the next collective, without a word; `watchdo
 that hang while running.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from topout.schema.light_dataclass import dataclass, field
 
 _LARGEST_GAP_S = 5.0
 """Observed less often than this, the launcher itself was stopped, and so was its clock on others."""

@@ -4,14 +4,18 @@ The head leads (`stop_agreement`); each launcher acts on the page that it shares
 a script that never asks `topout.should_stop()` trains on.
 """
 
+from __future__ import annotations
+
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
 
 from topout.record.preemption import StopPage
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from topout.launch.stop_agreement import Order, StopAgreement
 
 WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -28,7 +32,7 @@ class Stopping:
         *,
         own: int | None,
         others: Collection[int],
-        send: "Callable[[Order], None]",
+        send: Callable[[Order], None],
         say: Callable[[str], None],
     ) -> None:
         self._page = page
@@ -56,7 +60,7 @@ class Stopping:
         if self._agreement is not None:
             self._give(self._agreement.look(now))
 
-    def _give(self, order: "Order | None") -> None:
+    def _give(self, order: Order | None) -> None:
         from topout.launch.stop_agreement import obey
 
         while order is not None and self._agreement is not None:

@@ -4,12 +4,13 @@ One thread, one `select` over everything that can happen. It decides when a job 
 `first_failure`. Not for starting processes; they arrive running.
 """
 
+from __future__ import annotations
+
 import os
 import selectors
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
@@ -29,31 +30,37 @@ from topout.launch.status_pipe import StatusPipe
 from topout.launch.stopped import StoppedRanks
 from topout.launch.stopping import WARNINGS, Stopping
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class Fellows(Protocol):
+        """The launchers of the job's other hosts, as the supervisor of one host needs them."""
+
+        @property
+        def is_busy(self) -> bool:
+            """Ranks elsewhere have not ended yet, and this launcher waits for them."""
+
+        def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None: ...
+
+        def rank_ended(self, end: RankEnd) -> None: ...
+
+        def warned(self, number: int) -> None: ...
+
+        def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None: ...
+
+        def paused(self, is_paused: bool) -> None: ...
+
+        def tick(self, now: float) -> None: ...
+
+        def ends(self) -> Sequence[RankEnd]:
+            """Of ranks elsewhere."""
+
+
 _LOOK_S = 1.0
+_FIRST_LOOK_S = 0.2
+"""Until then ranks have their host's cores for themselves; on a small one the launcher would be in their way."""
 _ONE_REQUEST_S = 1.0
-
-
-class Fellows(Protocol):
-    """The launchers of the job's other hosts, as the supervisor of one host needs them."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Ranks elsewhere have not ended yet, and this launcher waits for them."""
-
-    def register(self, selector: selectors.BaseSelector, supervisor: "Supervisor") -> None: ...
-
-    def rank_ended(self, end: RankEnd) -> None: ...
-
-    def warned(self, number: int) -> None: ...
-
-    def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None: ...
-
-    def paused(self, is_paused: bool) -> None: ...
-
-    def tick(self, now: float) -> None: ...
-
-    def ends(self) -> Sequence[RankEnd]:
-        """Of ranks elsewhere."""
 
 
 class _Told:
@@ -107,9 +114,9 @@ class Supervisor:
     def run(self) -> Outcome:
         """Returns when every rank has ended."""
         self._register()
-        next_look = 0.0
+        next_look = time.monotonic() + _FIRST_LOOK_S
         while self._alive() or (self._fellows is not None and self._fellows.is_busy):
-            self._wait(self._seconds_to_wait())
+            self._wait(min(self._seconds_to_wait(), max(0.0, next_look - time.monotonic())))
             for number in self._signals.taken():
                 self._obey(number)
             now = time.monotonic()

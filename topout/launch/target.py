@@ -3,16 +3,24 @@
 Not a check of what is in it; a script that does not compile says so itself, with its own traceback.
 """
 
+# paths are texts where nothing is wrong: `pathlib` takes longer to load than this to look
+# ruff: noqa: PTH109, PTH113, PTH120
+
+from __future__ import annotations
+
 import os
 import sys
-from dataclasses import replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from pathlib import Path
 
 import topout
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEFAULT_RANKS = 2
 """Of the embedded default, which exists to show what several ranks look like."""
@@ -24,14 +32,14 @@ def with_target(spec: RunSpec) -> RunSpec:
         if spec.is_module:
             raise TopoutError("-m needs a module's name.", why="nothing follows it", do="topout run -m package.train")
         _check_torch()
-        recipe = Path(topout.__file__).parent / "recipes" / "digits.py"
+        recipe = f"{os.path.dirname(topout.__file__)}/recipes/digits.py"
         if spec.num_ranks is None and spec.per_node is None:
             spec = replace(spec, num_ranks=DEFAULT_RANKS, origins={**spec.origins, "num_ranks": "embedded default"})
-        return replace(spec, script=str(recipe), origins={**spec.origins, "script": "embedded default"})
+        return replace(spec, script=recipe, origins={**spec.origins, "script": "embedded default"})
     if spec.is_module:
         _check_module(spec.script)
     else:
-        _check_script(Path(spec.script))
+        _check_script(spec.script)
     return spec
 
 
@@ -60,7 +68,12 @@ def _check_torch() -> None:
         )
 
 
-def _check_script(script: Path) -> None:
+def _check_script(name: str) -> None:
+    if os.path.isfile(name) and os.access(name, os.R_OK):
+        return
+    from pathlib import Path
+
+    script = Path(name)
     if script.is_dir():
         inside = sorted(path.name for path in script.glob("*.py"))
         raise TopoutError(
@@ -96,7 +109,7 @@ def _nearest(script: Path) -> str:
 def _check_module(name: str) -> None:
     top = name.partition(".")[0]
     try:
-        found = PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+        found = PathFinder.find_spec(top, [os.getcwd(), *sys.path])
     except (ImportError, ValueError):
         found = None
     if found is None and top not in sys.builtin_module_names:

@@ -3,19 +3,18 @@
 Not for launchers that topout starts itself; see `starters`.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from topout.host.topology import read_host
-from topout.launch.agent import at_data_address, join
 from topout.launch.allocation import Allocation, Task
-from topout.launch.company import Company
-from topout.launch.gathering import Gathering
-from topout.launch.head import Head
+from topout.launch.becoming import load_ahead
 from topout.launch.member import Member
 from topout.launch.rendezvous import (
     HEAD_VARIABLE,
+    at_data_address,
     connect,
     is_own,
     job_ports,
@@ -26,7 +25,12 @@ from topout.launch.rendezvous import (
 )  # fmt: skip
 from topout.launch.signals import LauncherSignals
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from topout.launch.company import Company
 
 _LOOPBACK = "127.0.0.1"
 
@@ -36,7 +40,6 @@ def follow_or_lead(
 ) -> Company | int:
     """A company when this task leads; else the job's exit code, after this task has followed to the end."""
     token = job_token(allocation.job_id, os.environ)
-    ports = job_ports(allocation.job_id)
     is_on_one_host = task.local_size == task.world_size or len(allocation.hosts) == 1
     head = os.environ.get(HEAD_VARIABLE) or allocation.head or (allocation.hosts[0] if allocation.hosts else None)
     if is_on_one_host:
@@ -51,18 +54,40 @@ def follow_or_lead(
     else:
         addresses = [address for name in head.split(",") for address in resolve(name)]
     if not _leads(task, allocation, addresses, is_on_one_host):
-        wire = connect(addresses, ports, token, timeout_s=spec.start_timeout_s)
-        return join(wire, token, number=task.rank, is_task=True, interface=spec.interface)
-    if is_on_one_host:
-        own = _LOOPBACK
-    else:
-        reachable = [a for a in addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
-        own = reachable[0] if reachable else route_address(allocation.hosts, spec.interface)
+        from topout.launch.agent import join
+
+        # before connecting: all tasks start together, so there is time until the head listens
+        own_host = read_host()
+        ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
+        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
+        return join(wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface)
+    own = _LOOPBACK if is_on_one_host else _own_address(spec, allocation, addresses)
+    return _lead(spec, allocation, task, own, token=token, signals=signals, say=say)
+
+
+def _lead(
+    spec: RunSpec,
+    allocation: Allocation,
+    task: Task,
+    own: str,
+    *,
+    token: str,
+    signals: LauncherSignals,
+    say: Callable[[str], None],
+) -> Company:
+    """`own` is where the others look for this task."""
+    listener = listen(own, job_ports(allocation.job_id))
+    # the others arrive meanwhile
+    from topout.launch.company import Company
+    from topout.launch.gathering import Gathering
+    from topout.launch.head import Head
+
     host = replace(read_host(), address=own)
-    if not is_on_one_host:
+    if own != _LOOPBACK:
         host = at_data_address(host, own, spec.interface)
     local = Member(number=task.rank, host=host, granted=tuple(sorted(os.sched_getaffinity(0))), is_task=True)
-    with Gathering(listen(own, ports), token, local) as gathering:
+    load_ahead()
+    with Gathering(listener, token, local) as gathering:
         links = gathering.await_all(
             task.world_size,
             timeout_s=spec.start_timeout_s,
@@ -71,6 +96,11 @@ def follow_or_lead(
             missing=lambda arrived: _tasks_missing(arrived, task.world_size, allocation),
         )
     return Company(local, allocation, Head(links, local, token, say))
+
+
+def _own_address(spec: RunSpec, allocation: Allocation, addresses: Sequence[str]) -> str:
+    reachable = [a for a in addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
+    return reachable[0] if reachable else route_address(allocation.hosts, spec.interface)
 
 
 def _leads(task: Task, allocation: Allocation, addresses: Sequence[str], is_on_one_host: bool) -> bool:

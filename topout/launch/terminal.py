@@ -1,10 +1,12 @@
 """Where rank 0's output and the launcher's own talk go: this terminal, or over a wire to whoever has one."""
 
+from __future__ import annotations
+
 import contextlib
 import os
-from dataclasses import dataclass, field
 
 from topout.launch.log_pipe import write_all
+from topout.schema.light_dataclass import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,6 @@ Not for knowing which variables: each file in `schedulers/` is a table of them.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from topout.launch.allocation import Task
 from topout.schema.errors import ExitCode, TopoutError
@@ -89,6 +88,7 @@ def with_private_variables(
     """
     import shlex
     import tempfile
+    from pathlib import Path
 
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config"
     passed = {name: value for name, value in environ.items() if name.isidentifier() and name not in _STAYS_HERE}
@@ -111,6 +111,8 @@ def with_private_variables(
 
 def parents(num: int = 6) -> list[list[str]]:
     """Command lines of the processes above this one, the nearest first; what cannot be read is left out."""
+    from pathlib import Path
+
     lines, pid = [], os.getppid()
     for _ in range(num):
         try:

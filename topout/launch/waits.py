@@ -4,11 +4,13 @@ Numbers are torch's flight recorder's where there is one (DDP's buckets are seen
 collectives that the script called itself. A send or a receive has no number, so its partner cannot be told.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from topout.launch.observation import Observation
 from topout.record.page_snapshot import Call, Snapshot
+from topout.schema.light_dataclass import dataclass
 
 _WAITS_AFTER_S = 2.0
 """A collective that has lasted less is under way."""

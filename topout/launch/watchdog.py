@@ -5,12 +5,14 @@ It never ends anything: a compile of forty seconds looks like a hang from outsid
 without steps get a word about stopped ranks only, since nobody can tell whether they get on.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from topout.launch.holdup import UNHEARD_AFTER_S, Cause, Holdup, find_holdup
 from topout.launch.observation import Observation
+from topout.schema.light_dataclass import dataclass, replace
 
 _LARGEST_GAP_S = 5.0
 """Looked less often than this, the launcher itself was stopped: what the ranks did not do meanwhile says nothing."""

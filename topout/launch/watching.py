@@ -4,15 +4,20 @@ Observations of this host's ranks come from their pages and the kernel, those of
 ending a job; `supervise` does, and only for ranks that are dead or stopped for good.
 """
 
+from __future__ import annotations
+
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.observation import Observation
 from topout.launch.watchdog import Watchdog
+from topout.schema.light_dataclass import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Watching:

@@ -4,18 +4,21 @@ Nothing that arrives is ever executed or unpickled. Not for data: a few small me
 they know the job's token without sending it (HMAC over the other's nonce); whoever does not is dropped.
 """
 
+from __future__ import annotations
+
 import contextlib
-import hashlib
-import hmac
 import json
-import os
 import select
 import socket
 import time
-from typing import Any
 
 from topout import __version__
 from topout.launch.status_pipe import parse_message
+from topout.launch.token_proof import hmac_sha256, is_same_text, new_nonce
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LONGEST_LINE_BYTES = 1 << 24
 _LONGEST_UNPROVED_BYTES = 1 << 12
@@ -119,7 +122,7 @@ class Wire:
     # the head's side of the handshake never blocks: whoever connects and then says nothing must not hold it up
 
     def challenge(self) -> None:
-        self._nonce = os.urandom(16).hex()
+        self._nonce = new_nonce()
         self._settle()
         self.send("challenge", nonce=self._nonce, topout=__version__)
 
@@ -145,7 +148,7 @@ class Wire:
 
     def prove_as_agent(self, token: str) -> None:
         """Raises NotOursError unless the other end is this job's head."""
-        own_nonce = os.urandom(16).hex()
+        own_nonce = new_nonce()
         self._settle()
         challenge = self._await("challenge")
         self.peer_version = str(challenge.get("topout"))
@@ -182,8 +185,8 @@ class Wire:
 
 
 def _proof(token: str, nonce: str, role: str) -> str:
-    return hmac.new(token.encode(), f"{role}:{nonce}".encode(), hashlib.sha256).hexdigest()
+    return hmac_sha256(token.encode(), f"{role}:{nonce}".encode())
 
 
 def _is_proof(message: dict[str, Any], token: str, nonce: str, role: str) -> bool:
-    return hmac.compare_digest(str(message.get("proof")), _proof(token, nonce, role))
+    return is_same_text(str(message.get("proof")), _proof(token, nonce, role))

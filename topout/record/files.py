@@ -4,11 +4,16 @@ Workers are forked, so each gets a slot of its own in memory shared with the ran
 libraries behind Python's back are not seen; the sampler's system-call counters are there for those.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import sys
 from array import array
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _SLOTS = 1024
 _WORDS = 2

@@ -3,11 +3,16 @@
 Imports nothing by itself: a script that never imports torch runs without it.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, cast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 Callback = Callable[[ModuleType], None]
 
@@ -28,7 +33,8 @@ class AfterImport:
         if callbacks is None:
             return None
         # those before this one have been asked, and another of this kind would ask back
-        place = sys.meta_path.index(cast(Any, self))
+        finders: list[Any] = sys.meta_path
+        place = finders.index(self)
         for finder in sys.meta_path[place + 1 :]:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
@@ -56,4 +62,5 @@ def call_after_import(callbacks: dict[str, list[Callback]]) -> None:
         if name in sys.modules:
             for callback in callbacks.pop(name):
                 callback(sys.modules[name])
-    sys.meta_path.insert(0, cast(Any, AfterImport(callbacks)))
+    finders: list[Any] = sys.meta_path
+    finders.insert(0, AfterImport(callbacks))

@@ -6,11 +6,16 @@ the tasks'. So topout is one more such scheduler, asked first. Arguments that th
 without JAX never loads any of this.
 """
 
+from __future__ import annotations
+
 import os
 from types import ModuleType
-from typing import Any
 
 from topout.record.imports import call_after_import
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _ADDRESS, _SIZE, _RANK = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 

@@ -5,20 +5,35 @@ look a second tells where a rank stands still, not where its time goes. When som
 look; the page then grows old, which says just that.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from topout.record.clock import now_ns
-from topout.record.page_snapshot import Call
 from topout.record.status_page import StatusPage
 from topout.record.whereabouts import Place, place_of, stacks, thread_names
+from topout.schema.light_dataclass import replace
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Protocol
+
+    from topout.record.page_snapshot import Call
     from topout.record.recorder import Recorder
+
+    class GroupProgress(Protocol):
+        """What a rank's communication library tells of its process groups."""
+
+        def is_initialized(self) -> bool: ...
+
+        def positions(self) -> list[tuple[str, int, int]]: ...
+
+        def pending(self) -> list[Call]: ...
+
 
 INTERVAL_S = 1.0
 _DESCRIBED_AFTER_NS = 3_000_000_000
@@ -29,24 +44,16 @@ _MOST_DUMPS = 16
 _JOIN_S = 0.5
 
 
-class GroupProgress(Protocol):
-    """What a rank's communication library tells of its process groups."""
+def stacks_path(run: str | Path, rank: int) -> Path:
+    from pathlib import Path
 
-    def is_initialized(self) -> bool: ...
-
-    def positions(self) -> list[tuple[str, int, int]]: ...
-
-    def pending(self) -> list[Call]: ...
-
-
-def stacks_path(run: Path, rank: int) -> Path:
-    return run / "hang" / f"rank-{rank:05d}.txt"
+    return Path(run) / "hang" / f"rank-{rank:05d}.txt"
 
 
 class Lookout:
     """Looks until stopped; whatever fails is noted once by the recorder and left out."""
 
-    def __init__(self, recorder: "Recorder", page: StatusPage) -> None:
+    def __init__(self, recorder: Recorder, page: StatusPage) -> None:
         self._recorder = recorder
         self._page = page
         self._stop = threading.Event()
@@ -93,7 +100,7 @@ class Lookout:
     def _look_at_place(self) -> None:
         place = place_of(self._recorder.main_thread)
         if not place.phase and self._recorder.is_evaluating:
-            place = place._replace(phase="evaluation")
+            place = replace(place, phase="evaluation")
         if (place.phase, place.line) != (self._place.phase, self._place.line):
             self._place_since_ns = now_ns()
         self._place = place

@@ -3,8 +3,13 @@
 Ages, not times, because hosts do not share a clock: a snapshot travels to the head of a job as a small JSON object.
 """
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from __future__ import annotations
+
+from topout.schema.light_dataclass import dataclass, names_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +78,15 @@ class Snapshot:
 
     def to_wire(self) -> dict[str, Any]:
         """JSON-able, without what is at its default."""
+        from dataclasses import asdict, fields
+
         plain = asdict(self)
         return {item.name: plain[item.name] for item in fields(self) if getattr(self, item.name) != item.default}
 
     @classmethod
-    def from_wire(cls, content: dict[str, Any]) -> "Snapshot":
+    def from_wire(cls, content: dict[str, Any]) -> Snapshot:
         """Keys of another version are ignored; content of the wrong shape raises TypeError, ValueError or KeyError."""
-        known = {item.name for item in fields(cls)}
+        known = names_of(cls)
         values = {key: value for key, value in content.items() if key in known}
         for key in ("called", "pending"):
             if values.get(key) is not None:

@@ -8,13 +8,26 @@ Not for a checkpoint inside a signal handler: a handler may run in the middle of
 handlers set here are those of a script without a launcher and without other ranks, and they set a flag.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Words(Protocol):
+        """Shared memory as whole numbers."""
+
+        def __getitem__(self, at: int) -> int: ...
+        def __setitem__(self, at: int, value: int) -> None: ...
+        def __len__(self) -> int: ...
+
 
 PAGE_VARIABLE = "TOPOUT_STOP_PAGE"
 """`FD:SLOT` or `PATH:SLOT`: the page, and which of its ranks this process is."""
@@ -33,14 +46,6 @@ _SETTLING_S = 0.01
 _LOOK_EVERY_S = 0.001
 
 
-class Words(Protocol):
-    """Shared memory as whole numbers."""
-
-    def __getitem__(self, at: int) -> int: ...
-    def __setitem__(self, at: int, value: int) -> None: ...
-    def __len__(self) -> int: ...
-
-
 class StopPage:
     """The page of one host's ranks, of native int64: magic, stop at, and for each rank its calls and where it was told.
 
@@ -53,7 +58,7 @@ class StopPage:
         self._words = words
 
     @classmethod
-    def create(cls, num_ranks: int) -> "StopPage":
+    def create(cls, num_ranks: int) -> StopPage:
         """The launcher's; its `fd` has to be passed on to the ranks."""
         fd = _anonymous_file()
         os.ftruncate(fd, (_FIRST_RANK + _WORDS_PER_RANK * num_ranks) * _WORD_BYTES)
@@ -110,7 +115,7 @@ class RankStop:
         self._launcher = os.getppid()
 
     @classmethod
-    def adopt(cls, text: str) -> "RankStop | None":
+    def adopt(cls, text: str) -> RankStop | None:
         """From what PAGE_VARIABLE says; None when that is no page with such a slot."""
         place, _, slot = text.rpartition(":")
         try:

@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from types import ModuleType, TracebackType
 
 from topout.record import jax_cluster, keras_taps, preemption, torch_taps, worker_cores
-from topout.record.outofmemory import record_out_of_memory
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
@@ -28,11 +26,12 @@ _BUSY_SHARE = 0.1
 
 
 def main(arguments: list[str]) -> int:
+    worker_cores.note_granted()
     preemption.adopt_page()
     jax_cluster.install()
     status = StatusLine.from_environment()
     recorder = _start_recorder(status)
-    code = _run(arguments, status, recorder)
+    code = _serve_packs(status) or _run(arguments, status, recorder)
     last_line_s = time.monotonic()
     _await_working_threads(recorder)
     status.send("done", code=code)
@@ -67,6 +66,24 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
         return None
 
 
+def _serve_packs(status: StatusLine) -> int:
+    """Where packs were asked for, a rank without them would train on something else, or not at all: it ends."""
+    if "TOPOUT_PACKS" not in os.environ:
+        return 0
+    from importlib import import_module
+
+    from topout.schema.errors import TopoutError
+
+    try:
+        # by name: the room lies above this one, and only such a rank needs it
+        import_module("topout.feed.serve.install").install()
+    except TopoutError as error:
+        status.send("failure", text=str(error))
+        print(error, file=sys.stderr)  # noqa: T201 (as the command line says it)
+        return int(error.exit_code)
+    return 0
+
+
 def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) -> int:
     try:
         if arguments[0] == "-m":
@@ -81,6 +98,8 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         # here, since a script that does not fail need not wait for it
         import traceback
 
+        from topout.record.outofmemory import record_out_of_memory
+
         trace = _below_us(error.__traceback__)
         error.__traceback__ = trace
         if recorder is not None:
@@ -94,7 +113,7 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
 def _run_script(arguments: list[str]) -> None:
     path = arguments[0]
     sys.argv[:] = arguments
-    sys.path.insert(0, str(Path(path).resolve().parent))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = SourceFileLoader("__main__", path)
@@ -108,7 +127,7 @@ def _run_script(arguments: list[str]) -> None:
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv[:] = arguments
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109
     import runpy
 
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -4,21 +4,27 @@ Everything here runs inside somebody's training loop. A method that a tap calls 
 returns; whatever may fail is noted and switched off, never raised.
 """
 
+from __future__ import annotations
+
 import os
-import socket
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from topout.record.clock import clock_pair, now_ns
 from topout.record.files import FileCounts
-from topout.record.lookout import GroupProgress, Lookout
+from topout.record.lookout import Lookout
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 from topout.record.status_page import StatusPage
 from topout.record.writer import EventWriter
 from topout.schema.event import NOT_GIVEN, Flag, Kind, pack_code
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import RunFolder, events_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from topout.record.lookout import GroupProgress
 
 _FLUSH_INTERVAL_NS = 1_000_000_000
 _STEP = pack_code(Kind.STEP)
@@ -65,11 +71,11 @@ class Recorder:
         self._writer: EventWriter | None = None
         self.emit: Callable[[tuple[int, ...]], None] = _drop
         if self.is_active and settings.run is not None:
-            writer = EventWriter(RunFolder(settings.run).events(settings.rank), self._lose_file)
+            writer = EventWriter(RunFolder(settings.run).inside(events_name(settings.rank)), self._lose_file)
             if writer.is_open:
                 self._writer = writer
                 self.emit = writer.emit
-                self.fact(rank=settings.rank, host=socket.gethostname(), pid=os.getpid())
+                self.fact(rank=settings.rank, host=os.uname().nodename, pid=os.getpid())
         given_page = StatusPage.from_environment()
         self.page = given_page or StatusPage.private()
         os.register_at_fork(after_in_child=self._leave_child)

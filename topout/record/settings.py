@@ -1,10 +1,12 @@
 """What the launcher asks of a rank's recorder, handed over in the environment."""
 
+from __future__ import annotations
+
 import fnmatch
 import json
 import os
-from dataclasses import dataclass
-from pathlib import Path
+
+from topout.schema.light_dataclass import dataclass
 
 RUN_VARIABLE = "TOPOUT_RUN"
 SETTINGS_VARIABLE = "TOPOUT_RECORD"
@@ -14,7 +16,8 @@ SETTINGS_VARIABLE = "TOPOUT_RECORD"
 class Settings:
     """One rank's orders."""
 
-    run: Path | None = None
+    run: str | None = None
+    """The run folder."""
     rank: int = 0
     world_size: int = 1
     record: bool = True
@@ -24,12 +27,12 @@ class Settings:
     filter: tuple[str, ...] = ()
 
     @classmethod
-    def from_environment(cls) -> "Settings":
+    def from_environment(cls) -> Settings:
         run = os.environ.get(RUN_VARIABLE)
         asked = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
         profile = asked.get("profile")
         return cls(
-            run=Path(run) if run else None,
+            run=run or None,
             rank=int(os.environ.get("RANK", "0")),
             world_size=int(os.environ.get("WORLD_SIZE", "1")),
             record=bool(asked.get("record", True)),

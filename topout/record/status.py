@@ -3,11 +3,16 @@
 Not a transport for data: a few messages a run. A broken pipe is ignored; a rank never depends on who listens.
 """
 
+from __future__ import annotations
+
 import json
 import os
-from typing import Any
 
 from topout.record.clock import now_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STATUS_FD = "TOPOUT_STATUS_FD"
 
@@ -19,7 +24,7 @@ class StatusLine:
         self._fd = fd
 
     @classmethod
-    def from_environment(cls) -> "StatusLine":
+    def from_environment(cls) -> StatusLine:
         text = os.environ.pop(STATUS_FD, "")
         if not text.isdigit():
             return cls(None)

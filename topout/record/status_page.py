@@ -21,17 +21,22 @@ a different one after reading, keeps what it read before:
    1024  up to 16 process groups: name, collectives reached, completed, changed ns
 """
 
+from __future__ import annotations
+
 import contextlib
 import mmap
 import os
 import struct
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topout.record.clock import now_ns
+from topout.schema.light_dataclass import dataclass
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from topout.record.page_snapshot import Call, Position, Snapshot
 
 PAGE_FD = "TOPOUT_PAGE_FD"
@@ -42,7 +47,8 @@ _MAGIC_WORD, _ASKED, _ANSWERED, _PID, _STEPS, _FIRST_STEP, _STEP, _LOOK, _STIR, 
 _TRIES = 4
 
 
-class _Section(NamedTuple):
+@dataclass(frozen=True)
+class _Section:
     """Where a section's counter stands, and what follows it."""
 
     start: int
@@ -67,7 +73,7 @@ class StatusPage:
         self._kept: dict[int, tuple[Any, ...]] = {}
 
     @classmethod
-    def create(cls) -> tuple["StatusPage", int]:
+    def create(cls) -> tuple[StatusPage, int]:
         """The launcher's page, and the descriptor to pass on to the rank and then to close."""
         fd = _new_memory()
         os.ftruncate(fd, PAGE_BYTES)
@@ -76,7 +82,7 @@ class StatusPage:
         return page, fd
 
     @classmethod
-    def from_environment(cls) -> "StatusPage | None":
+    def from_environment(cls) -> StatusPage | None:
         """The page handed to this process, which from now on is its writer; None without one, or of another layout."""
         text = os.environ.pop(PAGE_FD, "")
         if not text.isdigit():
@@ -94,7 +100,7 @@ class StatusPage:
         return page
 
     @classmethod
-    def private(cls) -> "StatusPage":
+    def private(cls) -> StatusPage:
         return cls(None)
 
     def detach(self) -> None:
@@ -175,7 +181,7 @@ class StatusPage:
         self._words[_ASKED] += 1
         return self._words[_ASKED]
 
-    def read(self, at_ns: int | None = None) -> "Snapshot | None":
+    def read(self, at_ns: int | None = None) -> Snapshot | None:
         """What the rank last said of itself; None until it has attached."""
         # the rank itself, which must start at once, never reads
         from topout.record.page_snapshot import Snapshot
@@ -252,7 +258,7 @@ def _text(data: bytes) -> str:
     return data.rstrip(b"\0").decode(errors="ignore")
 
 
-def _call(values: tuple[Any, ...] | None, at_ns: int) -> "Call | None":
+def _call(values: tuple[Any, ...] | None, at_ns: int) -> Call | None:
     from topout.record.page_snapshot import Call
 
     if values is None or values[0] == 0:
@@ -267,7 +273,7 @@ def _call(values: tuple[Any, ...] | None, at_ns: int) -> "Call | None":
     )
 
 
-def _positions(values: tuple[Any, ...] | None, at_ns: int) -> "tuple[Position, ...]":
+def _positions(values: tuple[Any, ...] | None, at_ns: int) -> tuple[Position, ...]:
     from topout.record.page_snapshot import Position
 
     rows = _GROUP.iter_unpack(values[0]) if values is not None else ()

@@ -4,18 +4,23 @@ Looks from another thread, so that the watched one pays nothing. Frames are read
 the interpreter lock: a frame that is held keeps its variables, tensors among them, alive. C frames are not seen.
 """
 
+# paths are texts here: a rank that starts does not wait for `pathlib`
+# ruff: noqa: PTH119, PTH120
+
+from __future__ import annotations
+
 import os
 import sys
 import threading
 from functools import cache
-from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
-_RECORD = str(Path(__file__).resolve().parent)
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+from topout.schema.light_dataclass import dataclass
+
+_RECORD = os.path.dirname(os.path.realpath(__file__))
+_PACKAGE = os.path.dirname(_RECORD) + os.sep
 _RECIPES = _PACKAGE + "recipes"
-_LIBRARY = str(Path(os.__file__).parent) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _MOST_FRAMES = 200
 
@@ -34,7 +39,8 @@ _PHASES = {
 """(last two parts of a file's path, function or any) -> phase of a stack that holds it; the innermost counts."""
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """One frame of a stack."""
 
     path: str
@@ -45,7 +51,8 @@ class Line(NamedTuple):
         return f"{shown(self.path)}:{self.number} in {self.function}"
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Place:
     """Where one thread is. Empty texts: it runs no Python, or none of the script's."""
 
     phase: str = ""
@@ -97,8 +104,8 @@ def shown(path: str) -> str:
     try:
         beside = os.path.relpath(path)
     except (OSError, ValueError):
-        return Path(path).name
-    return Path(path).name if beside.startswith("..") else beside
+        return os.path.basename(path)
+    return os.path.basename(path) if beside.startswith("..") else beside
 
 
 @cache

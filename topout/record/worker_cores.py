@@ -1,22 +1,33 @@
 """Gives loader workers the cores that their rank was started with, whatever an OpenMP library has made of them.
 
 With OMP_PROC_BIND and its like, importing torch narrows the main thread to one core, forked workers inherit that, and
-spawned ones do it to themselves (pytorch#91989, #99625, #101850). So the cores are noted when this module is imported,
-which must be before torch is, and are back in force while a loader starts its workers. Only where such a variable is
+spawned ones do it to themselves (pytorch#91989, #99625, #101850). So the cores are noted when the rank begins,
+before torch is imported, and are back in force while a loader starts its workers. Only where such a variable is
 set: a script that narrows itself without one means it.
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
 import os
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 from topout.host.openmp_traps import traps_set
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 LOADER_MODULES = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
-GRANTED: frozenset[int] = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
+_granted: frozenset[int] = frozenset()
+
+
+def note_granted() -> None:
+    """To be called when the rank begins, before anything is imported that may narrow it."""
+    global _granted
+    _granted = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def install() -> None:
@@ -30,7 +41,7 @@ def install() -> None:
 
 
 def keep_cores(loader_class: Any) -> None:
-    if loader_class is None or not GRANTED:
+    if loader_class is None or not _granted:
         return
     original = loader_class.__iter__
 
@@ -55,7 +66,7 @@ def _as_granted(loader: Any) -> Iterator[None]:
             # a fresh process reads them again, and narrows itself
             hidden = {name: os.environ.pop(name) for name in traps_set(os.environ)}
         before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, GRANTED)
+        os.sched_setaffinity(0, _granted)
         narrowed = before
     try:
         yield

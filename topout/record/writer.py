@@ -4,15 +4,20 @@ Rows gather in memory and leave in one write a second or when a few thousand are
 run and a crash costs at most the last second.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from array import array
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from topout.schema.block import BlockType, seal
 from topout.schema.event import COLUMNS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 LIMIT_BYTES = 512 << 20
 """A recording does not grow beyond this: about two million steps."""
@@ -23,7 +28,7 @@ _WIDTH = len(COLUMNS)
 class EventWriter:
     """One event file. `on_failure` hears one sentence when the file cannot be written any more."""
 
-    def __init__(self, path: Path, on_failure: Callable[[str], None], limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, path: str | Path, on_failure: Callable[[str], None], limit_bytes: int = LIMIT_BYTES) -> None:
         self._path = path
         self._on_failure = on_failure
         self._limit_bytes = limit_bytes
@@ -106,7 +111,7 @@ class EventWriter:
             self._stop(f"recording stopped at its limit of {self._limit_bytes >> 20} MiB; later steps are not in it")
 
     def _fail(self, error: OSError) -> None:
-        self._stop(f"recording stopped: {error.strerror or error} ({self._path.name}); training goes on")
+        self._stop(f"recording stopped: {error.strerror or error} ({os.path.basename(self._path)}); training goes on")  # noqa: PTH119
 
     def _stop(self, reason: str) -> None:
         if self._fd >= 0:

@@ -12,28 +12,57 @@ topout-runs/<date>-<script>-<n>/
     report.html              the same to read
 """
 
+# paths are texts here, see RunFolder.text
+# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH118, PTH119, PTH122
+
+from __future__ import annotations
+
+import contextlib
 import json
 import os
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from topout.schema.errors import ExitCode, TopoutError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
 RUN_VERSION = 1
 DEFAULT_ROOT = "topout-runs"
+RUN_JSON = "run.json"
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The paths inside one run folder. Creating the object touches nothing."""
 
-    path: Path
+    def __init__(self, path: str | Path) -> None:
+        self.text = str(path)
+        """As a launcher and a rank use it: `pathlib` takes longer to load than they have."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunFolder) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({self.text!r})"
+
+    def inside(self, name: str) -> str:
+        """`name` as the functions below give it."""
+        return f"{self.text}/{name}"
+
+    @property
+    def path(self) -> Path:
+        from pathlib import Path
+
+        return Path(self.text)
 
     @property
     def run_json(self) -> Path:
-        return self.path / "run.json"
+        return self.path / RUN_JSON
 
     @property
     def analysis_json(self) -> Path:
@@ -48,14 +77,14 @@ class RunFolder:
         return self.path / "first_failure.txt"
 
     def events(self, rank: int) -> Path:
-        return self.path / f"rank-{rank:05d}.events"
+        return self.path / events_name(rank)
 
     def counters(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.counters"
 
     def log(self, rank: int, stream: str) -> Path:
         """`stream` is `out` or `err`."""
-        return self.path / "logs" / f"rank-{rank:05d}.{stream}"
+        return self.path / log_name(rank, stream)
 
     def profile(self, rank: int) -> Path:
         return self.path / "profile" / f"rank-{rank:05d}.json"
@@ -64,14 +93,23 @@ class RunFolder:
         return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("rank-*.events"))
 
 
-def create_run_folder(root: Path, script_name: str) -> RunFolder:
+def events_name(rank: int) -> str:
+    return f"rank-{rank:05d}.events"
+
+
+def log_name(rank: int, stream: str) -> str:
+    return f"logs/rank-{rank:05d}.{stream}"
+
+
+def create_run_folder(root: str | Path, script_name: str) -> RunFolder:
     """Makes a folder of its own for a run; two runs that start together get different ones."""
     day = time.strftime("%Y-%m-%d")
-    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(script_name).stem) or "run"
+    stem = os.path.splitext(os.path.basename(script_name))[0]
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "run"
     for number in range(1, 100_000):
-        folder = root / f"{day}-{stem}-{number}"
+        folder = f"{root}/{day}-{stem}-{number}"
         try:
-            folder.mkdir(parents=True)
+            os.makedirs(folder)
         except FileExistsError:
             continue
         except OSError as error:
@@ -81,28 +119,31 @@ def create_run_folder(root: Path, script_name: str) -> RunFolder:
                 do="choose a writable place with --runs DIR",
                 exit_code=ExitCode.ENVIRONMENT,
             ) from error
-        (folder / "logs").mkdir()
+        os.mkdir(f"{folder}/logs")
         return RunFolder(folder)
     raise TopoutError(f"{root} holds 100,000 runs of {stem} today.", why="every number is taken", do="use --runs DIR")
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: str | Path, content: str | bytes) -> None:
     """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
     """The folder and its run.json, or an error that says what the path is instead."""
-    folder = RunFolder(Path(path))
+    folder = RunFolder(path)
     if not folder.path.is_dir():
         raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do="make one: topout run FILE")
     try:

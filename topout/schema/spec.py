@@ -4,12 +4,18 @@ Values come from, later wins: the default, `topout.toml` beside the script or in
 command line. An unknown key is an error that names the file, the line and the nearest valid key.
 """
 
+from __future__ import annotations
+
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any
 
 from topout.schema.errors import TopoutError
+from topout.schema.light_dataclass import dataclass, field, names_of, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
 
 CONFIG_NAME = "topout.toml"
 BIND_POLICIES = ("auto", "gpu", "socket", "numa", "core", "node", "none")
@@ -51,6 +57,8 @@ class RunSpec:
     """First and last step (inclusive) of a torch.profiler window."""
     filter: tuple[str, ...] = ()
     """Names of spans to leave out; shell patterns."""
+    packs: tuple[str, ...] = ()
+    """Packs that stand in for folders: `DIR` or `ROOT=PACK`, once checked all of the latter kind."""
     runs: str = "topout-runs"
     origins: dict[str, str] = field(default_factory=dict)
     """Where each value came from: `default`, `topout.toml:3` or `--flag`."""
@@ -59,7 +67,8 @@ class RunSpec:
 _FROM_FILE: dict[str, tuple[Any, ...]] = {
     "num_ranks": (int,), "nodes": (int,), "per_node": (int, str), "bind": (str, bool), "interface": (str,),
     "start_timeout_s": (int, float), "restarts": (int,), "min_nodes": (int,), "record": (bool,), "steps": (int,),
-    "data_share": (str, float, int), "profile": (str, int), "filter": (list,), "runs": (str,),
+    "data_share": (str, float, int), "profile": (str, int), "filter": (list,), "packs": (list,),
+    "runs": (str,),
 }  # fmt: skip
 """Keys of `[run]` in topout.toml, and of which types each may be."""
 
@@ -119,7 +128,7 @@ def _unknown_word(flag: str, text: str, valid: Sequence[str]) -> TopoutError:
 def resolve_spec(flags: dict[str, Any], config: Path | None) -> RunSpec:
     """The spec from flags that were given (None = not given) over the config file over the defaults."""
     values: dict[str, Any] = {}
-    origins = {item.name: "default" for item in fields(RunSpec) if item.name != "origins"}
+    origins = {name: "default" for name in names_of(RunSpec) if name != "origins"}
     if config is not None:
         for key, (value, line) in _read_config(config).items():
             values[key] = value
@@ -133,8 +142,14 @@ def resolve_spec(flags: dict[str, Any], config: Path | None) -> RunSpec:
 
 def find_config(script: str | None) -> Path | None:
     """`topout.toml` in the current folder, else beside the script."""
-    places = [Path.cwd(), *([Path(script).resolve().parent] if script else [])]
-    return next((place / CONFIG_NAME for place in places if (place / CONFIG_NAME).is_file()), None)
+    # texts, since most have no such file, and `pathlib` takes longer to load than this to look
+    beside = [os.path.dirname(os.path.realpath(script))] if script else []  # noqa: PTH120
+    for place in (os.getcwd(), *beside):  # noqa: PTH109
+        if os.path.isfile(f"{place}/{CONFIG_NAME}"):  # noqa: PTH113
+            from pathlib import Path
+
+            return Path(place) / CONFIG_NAME
+    return None
 
 
 def _read_config(path: Path) -> dict[str, tuple[Any, int]]:

@@ -1,6 +1,8 @@
 """Who takes part: hosts, ranks, the cores and devices each rank owns."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from topout.schema.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

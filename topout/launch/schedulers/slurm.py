@@ -5,16 +5,21 @@ nothing tells `srun -n1` apart from a job that was never told a number of tasks.
 runs, often a login node: never the head.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 from topout.launch.allocation import Allocation, Task
 from topout.launch.job_request import JobRequest, hours_minutes_seconds
 from topout.launch.node_list import compress_counts, expand_counts, expand_hosts, read_host_file
 from topout.launch.variables import contradiction, has_terminal, read_number, read_task
 from topout.schema.errors import TopoutError
+from topout.schema.light_dataclass import replace
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TITLE = "Slurm"
 WARNING_SIGNAL = "SIGUSR1"

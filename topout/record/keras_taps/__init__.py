@@ -6,13 +6,18 @@ train function everything is compiled: only the waiting for a batch can be told 
 loops that call a `tf.function` of their own: those end their steps with `topout.step()`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from topout.record.imports import Callback, call_after_import
 from topout.record.recorder import Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TAPS: dict[str, str] = {
     "keras.src.callbacks.callback_list": "steps",

@@ -5,13 +5,18 @@ No hooks on modules (they cost a tenth of a small step and break `fullgraph=True
 noted; the rest stays in place.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from topout.record.imports import Callback, call_after_import
 from topout.record.recorder import Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 TAPS: dict[str, str] = {
     "torch.utils.data.dataloader": "loader",
