@@ -58,6 +58,13 @@ class Outcome:
 RunTopout = Callable[..., Outcome]
 
 
+@pytest.fixture(scope="session")
+def seed_of_commit() -> int:
+    """Campaigns that run as samples draw others on every commit, and the same ones again on the same commit."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    return int(head.stdout[:8], 16) if head.returncode == 0 else 0
+
+
 @pytest.fixture
 def run_topout(tmp_path: Path) -> RunTopout:
     """Runs `python -m topout ARGS` with this interpreter; the working folder is the test's own unless given."""

@@ -1,16 +1,21 @@
 """topout: find out why training scales badly, mend it, and know how many nodes are worth asking for.
 
-The names below are what a script may import. They load on first use, and outside `topout run` they do nothing.
+The names below are what a script may import. They load on first use; marks do nothing outside `topout run`, the loader
+and the data set work anywhere.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from topout.api.feed import Loader, PackedDataset
     from topout.api.instrument import count, span, step
     from topout.api.preemption import should_stop
 
 __version__ = "0.1.0"
-__all__ = ["count", "should_stop", "span", "step"]
+__all__ = ["Loader", "PackedDataset", "count", "should_stop", "span", "step"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +25,10 @@ def __getattr__(name: str) -> Any:
         # kept, since a script asks on every step
         globals()[name] = should_stop
         return should_stop
+    if name in ("Loader", "PackedDataset"):
+        from topout.api import feed
+
+        return getattr(feed, name)
     if name in __all__:
         from topout.api import instrument
 

@@ -7,23 +7,30 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+from cyclopts import App
+
 FROZEN = Path(__file__).with_name("surface.json")
 ASKING = {"--help", "-h", "--version"}
 
 
 def flags_of_verbs() -> dict[str, list[str]]:
+    """By verb; a verb with verbs of its own, such as `data`, is there as `data info` and so on."""
     from topout.cli.app import app
 
-    return {
-        verb: sorted(
-            name
-            for argument in app[verb].assemble_argument_collection()
-            for name in argument.names
-            if name.startswith("-") and name not in ASKING
-        )
-        for verb in sorted(app)
-        if not verb.startswith("-")
-    }
+    return _flags_below(app, "")
+
+
+def _flags_below(app: App, before: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for verb in sorted(name for name in app if not name.startswith("-")):
+        words = f"{before}{verb}"
+        if app[verb].default_command is None:
+            found |= _flags_below(app[verb], f"{words} ")
+            continue
+        arguments = app[verb].assemble_argument_collection()
+        names = {name for argument in arguments for name in argument.names if name.startswith("-")}
+        found[words] = sorted(names - ASKING)
+    return found
 
 
 def current_surface() -> dict[str, object]:

@@ -38,6 +38,13 @@ def wrong_in(command: str, flags: dict[str, list[str]]) -> str | None:
     _, verb, *rest = shlex.split(command)
     if verb.startswith("-"):
         return None if verb in ("--help", "--version") else f"no flag {verb}"
+    if any(words.startswith(f"{verb} ") for words in flags):
+        # `topout data`, which has verbs of its own; several may be shown at once: info|check
+        inner = [f"{verb} {word}" for word in rest[0].split("|")] if rest else []
+        missing = [words for words in inner if words not in flags]
+        if missing or len(inner) != 1:
+            return f"no verb {missing[0]}" if missing else None
+        [verb] = inner
     if verb not in flags:
         return f"no verb {verb}"
     for word in rest:
@@ -101,6 +108,19 @@ def test_a_wrong_command_is_noticed() -> None:
     )
     found = [wrong_in(command, flags) for command in topout_commands(text)]
     assert found == ["no verb rum", "topout run has no --stps", None, "no verb fly"]
+
+
+def test_a_wrong_verb_of_a_verb_is_noticed() -> None:
+    flags = {"data info": ["--json"], "data head": []}
+    commands = [
+        "topout data",
+        "topout data info|head",
+        "topout data info --json x",
+        "topout data head --json",
+        "topout data hd",
+    ]
+    found = [wrong_in(command, flags) for command in commands]
+    assert found == [None, None, None, "topout data head has no --json", "no verb data hd"]
 
 
 def test_a_wrong_link_is_noticed(tmp_path: Path) -> None:

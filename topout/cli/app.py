@@ -42,6 +42,17 @@ app.command(
 )
 app.command("topout.cli.doctor:doctor", name="doctor", help="Check whether this machine or job is fit.", sort_key=7)
 app.command("topout.cli.hardware:hardware", name="hardware", help="Show what devices can do at most.", sort_key=8)
+app.command(
+    "topout.cli.pack:pack", name="pack", help="Pack many small files into few that read at full speed.", sort_key=9
+)
+data = App(name="data", help="Look at, check, mend, convert and unpack packs.", sort_key=10)
+data.command("topout.cli.data:info", name="info", help="Say how many files, how large, of what fields.", sort_key=1)
+data.command("topout.cli.data:check", name="check", help="Verify every byte of a pack; repair it.", sort_key=2)
+data.command("topout.cli.data:head", name="head", help="Show the first samples of a pack.", sort_key=3)
+data.command("topout.cli.data:convert", name="convert", help="Pack a pack again with other codecs.", sort_key=4)
+data.command("topout.cli.data:bench", name="bench", help="Time reading a pack on this machine.", sort_key=5)
+data.command("topout.cli.data:unpack", name="unpack", help="Write a pack as files or another format.", sort_key=6)
+app.command(data)
 
 
 def call_verb(arguments: list[str]) -> object:
@@ -53,16 +64,28 @@ def call_verb(arguments: list[str]) -> object:
 
 
 def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
-    verbs = [name for name in app if not name.startswith("-")]
+    verbs = _names(app)
     if isinstance(error, UnknownCommandError):
         # cyclopts would import every verb to word this
-        near = get_close_matches(arguments[0], verbs, n=1)
-        return TopoutError(
-            f"There is no verb {arguments[0]!r}.",
-            why=f"topout has {', '.join(verbs)}",
-            do=f"did you mean topout {near[0]}?" if near else "topout --help",
-        )
+        if arguments[:1] == ["data"] and len(arguments) > 1:
+            return _unknown_verb("topout data", arguments[1], _names(data))
+        return _unknown_verb("topout", arguments[0], verbs)
     verb = f" {arguments[0]}" if arguments and arguments[0] in verbs else ""
+    if verb == " data" and len(arguments) > 1 and arguments[1] in _names(data):
+        verb = f" data {arguments[1]}"
     return TopoutError(
         " ".join(str(error).split()), why="these words do not fit the options", do=f"topout{verb} --help"
     )  # fmt: skip
+
+
+def _unknown_verb(command: str, word: str, verbs: list[str]) -> TopoutError:
+    near = get_close_matches(word, verbs, n=1)
+    return TopoutError(
+        f"There is no verb {word!r}.",
+        why=f"{command} has {', '.join(verbs)}",
+        do=f"did you mean {command} {near[0]}?" if near else f"{command} --help",
+    )
+
+
+def _names(verbs: App) -> list[str]:
+    return [name for name in verbs if not name.startswith("-")]

@@ -1,0 +1,1 @@
+"""One file a peer of `benchmarks/feed.py`, and what they share."""

@@ -1,0 +1,87 @@
+"""A pack in a stock DataLoader: the same samples as from the files, with workers forked, spawned or none."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from tests.feed.image_packs import damage, jpeg, photograph, write_images, write_records
+from topout import PackedDataset
+from topout.packs.damage import DamagedSample
+
+
+def as_tensor(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((8, 8)))).permute(2, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("dataset") / "pack", 20)
+
+
+def test_samples_are_those_of_an_image_folder(images: Path) -> None:
+    dataset = PackedDataset(images)
+    assert len(dataset) == 20
+    image, label = dataset[6]
+    expected = Image.open(io.BytesIO(jpeg(photograph(6, 64 + 6 % 5 * 16, 60)))).convert("RGB")
+    assert label == 2 and image.mode == "RGB" and np.array_equal(np.asarray(image), np.asarray(expected))
+    assert dataset.classes == ["class-0", "class-1", "class-2", "class-3"]
+    assert dataset.class_to_idx["class-2"] == 2
+    assert dataset.targets == [number % 4 for number in range(20)]
+    assert [label for _, label in dataset] == dataset.targets
+
+
+def test_transforms_get_the_image_and_the_label(images: Path) -> None:
+    dataset = PackedDataset(images, as_tensor, lambda label: -label)
+    pixels, label = dataset[3]
+    assert pixels.shape == (3, 8, 8) and label == -3
+
+
+@pytest.mark.parametrize(("num_workers", "context"), [(0, None), (2, "fork"), (1, "spawn")])
+def test_a_stock_loader_gives_every_sample_once(images: Path, num_workers: int, context: str | None) -> None:
+    dataset = PackedDataset(images, as_tensor)
+    plain = torch.stack([dataset[number][0] for number in range(20)])
+    loader = DataLoader(dataset, batch_size=6, num_workers=num_workers, multiprocessing_context=context)
+    batches = list(loader)
+    assert torch.equal(torch.cat([pixels for pixels, _ in batches]), plain)
+    assert torch.cat([labels for _, labels in batches]).tolist() == dataset.targets
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "context", "world_size"), [(0, None, 2), (2, "fork", 2), (0, None, 1), (1, "spawn", 1)]
+)
+def test_the_iterable_face_shares_samples_out(
+    tmp_path: Path, num_workers: int, context: str | None, world_size: int
+) -> None:
+    dataset = PackedDataset(write_records(tmp_path / "pack", 50))
+    seen = []
+    for rank in range(world_size):
+        stream = dataset.stream(seed=3, rank=rank, world_size=world_size)
+        loader = DataLoader(stream, batch_size=7, num_workers=num_workers, multiprocessing_context=context)
+        seen.extend(label for batch in loader for label in batch["label"].tolist())
+    assert sorted(seen) == list(range(50)) and seen != sorted(seen)
+
+
+def test_the_iterable_face_changes_its_order_with_the_epoch(tmp_path: Path) -> None:
+    stream = PackedDataset(write_records(tmp_path / "pack", 50)).stream()
+    loader = DataLoader(stream, batch_size=50, num_workers=1, persistent_workers=True)
+    (first,) = [batch["label"].tolist() for batch in loader]
+    stream.set_epoch(1)
+    (second,) = [batch["label"].tolist() for batch in loader]
+    assert sorted(first) == sorted(second) and first != second
+    plain = [sample["label"] for sample in PackedDataset(tmp_path / "pack").stream(shuffle=False)]
+    assert plain == list(range(50))
+
+
+def test_damage_is_named_in_the_script_also_from_a_worker(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "pack", 8)
+    damage(path, 5)
+    dataset = PackedDataset(path, as_tensor)
+    with pytest.raises(DamagedSample, match=r"class-1/0005\.jpg"):
+        dataset[5]
+    with pytest.raises(Exception, match=r"class-1/0005\.jpg"):
+        list(DataLoader(dataset, batch_size=4, num_workers=1))

@@ -1,0 +1,49 @@
+"""Inside `topout run` a loader's waits are the step's input, and its totals are in the run folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.conftest import REPOSITORY, RunTopout
+from tests.feed.image_packs import write_images
+from topout.schema.event import Kind
+from topout.schema.run_folder import RunFolder
+from topout.trace.readers.topout import read_rank
+
+SCRIPT = REPOSITORY / "tests" / "scripts" / "feed_loop.py"
+
+
+def test_waits_are_input_and_totals_are_counters(run_topout: RunTopout, tmp_path: Path) -> None:
+    pack = write_images(tmp_path / "pack", 20)
+    done = run_topout(["run", "-n", 1, "--runs", tmp_path / "runs", SCRIPT, pack])
+    assert done.code == 0, done.stderr
+    assert "position 2 40" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    table = read_rank(RunFolder(run), 0)
+    batches = table.rows(Kind.INPUT)
+    assert table.value[batches].tolist() == [0, *[4] * 5, 0, *[4] * 5]
+    assert np.all(table.duration_ns[batches] > 0)
+    loaders = table.rows(Kind.LOADER)
+    assert table.value[loaders].tolist() == [4, 4]
+    # each batch names the iteration that it came from
+    numbers = table.ref[loaders].tolist()
+    assert table.ref[batches].tolist() == [numbers[0]] * 6 + [numbers[1]] * 6
+    assert table.facts["batch_size"] == 4 and table.facts["num_workers"] >= 1
+    assert table.counters["feed_samples"].values[-1] == 40
+    assert table.counters["feed_bytes"].values[-1] > 10_000
+    assert table.counters["feed_wait_ns"].values[-1] > 0
+    assert table.counters["feed_skipped"].values[-1] == 0
+    assert "feed_queue_depth" in table.counters
+    assert table.facts.get("notes", []) == []
+
+
+def test_two_ranks_share_the_samples_and_a_share_of_the_data_is_a_share(run_topout: RunTopout, tmp_path: Path) -> None:
+    pack = write_images(tmp_path / "pack", 24)
+    options = ["-n", 2, "--data-share", "0.5", "--no-report", "--runs", tmp_path / "runs"]
+    done = run_topout(["run", *options, SCRIPT, pack])
+    assert done.code == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    for rank in range(2):
+        table = read_rank(RunFolder(run), rank)
+        # 24 samples are 3 batches of 4 on each of 2 ranks; ceil(3 * 0.5) = 2 of them, twice
+        assert table.counters["feed_samples"].values[-1] == 16

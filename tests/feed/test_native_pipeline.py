@@ -1,0 +1,103 @@
+"""The native pipeline makes the batches that its Python twin makes, whatever the images are."""
+
+import io
+
+import numpy as np
+import pytest
+
+from tests.native.test_jpeg import encoded, picture
+from topout.feed.augment import IMAGENET_MEAN, IMAGENET_STD, Normalize, RandomResizedCrop, eval_images, train_images
+from topout.feed.loader import Loader
+from topout.packs.damage import DamagedSample
+from topout.packs.fields import Field
+from topout.packs.packing.writer import PackWriter
+
+NUM_SAMPLES = 60
+
+
+def image_of(number):
+    """Most are ordinary; every tenth is one that the library leaves to Pillow."""
+    image = picture(40 + 7 * (number % 11), 30 + 5 * (number % 13), number)
+    if number % 10 == 3:
+        return encoded(image, progressive=True)
+    if number % 10 == 7:
+        return encoded(image.convert("CMYK"))
+    return encoded(image.convert("L") if number % 10 == 5 else image, quality=85)
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory):
+    path = tmp_path_factory.mktemp("packs") / "images"
+    with PackWriter(path, fields=[Field(name="image", kind="jpeg"), Field(name="label", kind="int")]) as writer:
+        for number in range(NUM_SAMPLES):
+            writer.add(f"{number}.jpg", {"image": image_of(number), "label": number})
+    return path
+
+
+def batches(path, monkeypatch, pipeline, **options):
+    if pipeline == "python":
+        monkeypatch.setenv("TOPOUT_FEED_PIPELINE", "python")
+    else:
+        monkeypatch.delenv("TOPOUT_FEED_PIPELINE", raising=False)
+    with Loader(path, 16, last="exact", seed=5, **options) as loader:
+        return [(images.clone(), labels.clone()) for _ in range(2) for images, labels in loader]
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+@pytest.mark.parametrize("transform", [train_images(48), eval_images(40, 32)], ids=["train", "eval"])
+def test_batches_are_those_of_the_twin(pack, monkeypatch, transform, dtype, channels_last):
+    options = {"transform": transform, "dtype": dtype, "channels_last": channels_last, "num_threads": 2}
+    native = batches(pack, monkeypatch, "native", **options)
+    twin = batches(pack, monkeypatch, "python", **options)
+    assert len(native) == len(twin) == 8
+    for (images, labels), (expected, expected_labels) in zip(native, twin, strict=True):
+        assert images.shape == expected.shape and images.stride() == expected.stride()
+        assert (images == expected).all()
+        assert (labels == expected_labels).all()
+
+
+def test_normalised_values_are_those_of_the_formula(pack, monkeypatch):
+    steps = [RandomResizedCrop(32), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
+    levels = batches(pack, monkeypatch, "native", transform=steps, dtype="uint8")
+    values = batches(pack, monkeypatch, "native", transform=steps, dtype="float32")
+    mean, std = (np.array(part, np.float32)[:, None, None] for part in (IMAGENET_MEAN, IMAGENET_STD))
+    for (plain, _), (normalised, _) in zip(levels, values, strict=True):
+        expected = (plain.numpy().astype(np.float32) / np.float32(255) - mean) / std
+        assert (normalised.numpy() == expected).all()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3, 8])
+def test_the_number_of_threads_changes_nothing(pack, monkeypatch, num_threads):
+    one = batches(pack, monkeypatch, "native", transform=train_images(40), num_threads=1)
+    many = batches(pack, monkeypatch, "native", transform=train_images(40), num_threads=num_threads)
+    for (images, labels), (others, other_labels) in zip(one, many, strict=True):
+        assert (images == others).all() and (labels == other_labels).all()
+
+
+def test_a_flipped_byte_in_a_jpeg_stops_or_is_skipped(tmp_path, monkeypatch):
+    path = tmp_path / "images"
+    data = [encoded(picture(64, 48, number)) for number in range(32)]
+    with PackWriter(path, fields=[Field(name="image", kind="jpeg"), Field(name="label", kind="int")]) as writer:
+        for number, jpeg in enumerate(data):
+            writer.add(f"{number}.jpg", {"image": jpeg, "label": number})
+    shard = path / "shard-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[content.index(data[9]) + len(data[9]) // 2] ^= 4
+    shard.write_bytes(content)
+    with pytest.raises(DamagedSample, match="Sample 9"):
+        batches(path, monkeypatch, "native", transform=train_images(32))
+    with Loader(path, 8, transform=train_images(32), on_damage="skip") as loader:
+        labels = [int(label) for _, batch in loader for label in batch]
+        assert len(labels) == 32 and 9 not in labels
+        assert loader.counters()["skipped"] == 1
+
+
+def test_an_image_that_no_decoder_takes_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "images"
+    file = io.BytesIO(encoded(picture(64, 48, 1)))
+    with PackWriter(path, fields=[Field(name="image", kind="jpeg"), Field(name="label", kind="int")]) as writer:
+        writer.add("whole.jpg", {"image": file.getvalue(), "label": 0})
+        writer.add("cut.jpg", {"image": file.getvalue()[:300], "label": 1})
+    with pytest.raises(Exception, match=r"cut\.jpg"):
+        batches(path, monkeypatch, "native", transform=train_images(32), shuffle=False)

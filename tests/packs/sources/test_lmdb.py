@@ -1,0 +1,79 @@
+"""LMDB environments as others write them, in both layouts on disk, and cut ones."""
+
+import threading
+
+import pytest
+
+from tests.packs.sources.reading import jpeg, read_all
+from topout.packs.sources import choose_source, open_source
+from topout.schema.errors import TopoutError
+
+
+def write_lmdb(path, entries: dict[bytes, bytes], *, subdir: bool = True) -> None:
+    import lmdb
+
+    with lmdb.open(str(path), map_size=1 << 24, subdir=subdir) as environment:
+        with environment.begin(write=True) as transaction:
+            for key, value in entries.items():
+                transaction.put(key, value)
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+def test_keys_are_names_in_their_order_and_values_are_told_by_their_signature(tmp_path, subdir):
+    path = tmp_path / "train.lmdb"
+    write_lmdb(path, {b"b": jpeg(2), b"a/1": jpeg(1), b"__len__": b"pickled", b"\xff": jpeg(3)}, subdir=subdir)
+    assert choose_source(path) == "lmdb"
+    listing, found = read_all(path)
+    assert list(listing.names) == ["a/1", "b", "\udcff"]
+    assert [(field.name, field.kind) for field in listing.fields] == [("image", "jpeg")]
+    assert found == [{"image": jpeg(number)} for number in (1, 2, 3)]
+    assert listing.sizes.tolist() == [len(jpeg(number)) for number in (1, 2, 3)]
+
+
+def test_binary_keys_are_samples_too(tmp_path):
+    write_lmdb(tmp_path / "l", {number.to_bytes(4, "big"): bytes([number]) for number in range(3)})
+    listing, found = read_all(tmp_path / "l")
+    assert found == [{"data": b"\0"}, {"data": b"\1"}, {"data": b"\2"}]
+    assert list(listing.names) == ["\0\0\0\0", "\0\0\0\1", "\0\0\0\2"]
+
+
+def test_a_file_cut_off_is_refused_instead_of_killing_the_process(tmp_path):
+    write_lmdb(tmp_path / "l", {b"%d" % number: bytes(100_000) for number in range(20)})
+    data = (tmp_path / "l" / "data.mdb").read_bytes()
+    (tmp_path / "l" / "data.mdb").write_bytes(data[: len(data) // 2])
+    with pytest.raises(TopoutError, match="cannot be read as LMDB") as raised:
+        read_all(tmp_path / "l")
+    assert "cut off" in raised.value.why
+
+
+def test_a_file_that_is_no_lmdb_is_refused(tmp_path):
+    (tmp_path / "x.lmdb").write_bytes(b"not lmdb" * 1000)
+    with pytest.raises(TopoutError, match="cannot be read as LMDB"):
+        read_all(tmp_path / "x.lmdb")
+
+
+def test_several_threads_and_listings_read_one_environment(tmp_path):
+    write_lmdb(tmp_path / "l", {b"%03d" % number: b"%d" % number for number in range(200)})
+    _, one = open_source(tmp_path / "l")
+    _, two = open_source(tmp_path / "l")
+    found: dict[int, list] = {}
+
+    def read(start: int, listing) -> None:
+        found[start] = [sample["data"] for sample in listing.read_range(start, start + 50)]
+
+    threads = [threading.Thread(target=read, args=(start, (one, two)[start // 50 % 2])) for start in range(0, 200, 50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [value for start in sorted(found) for value in found[start]] == [b"%d" % number for number in range(200)]
+
+
+def test_a_missing_package_is_named_with_the_remedy(tmp_path, monkeypatch):
+    import sys
+
+    write_lmdb(tmp_path / "l", {b"a": b"x"})
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(TopoutError, match="needs the package lmdb") as raised:
+        open_source(tmp_path / "l")
+    assert raised.value.do == "pip install 'topout[formats]'" and raised.value.exit_code == 3

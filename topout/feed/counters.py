@@ -1,0 +1,103 @@
+"""What a loader tells the recorder: waits as input of the step, samples, bytes, depth of the queue.
+
+Outside `topout run` only the totals are kept, for `Loader.counters()`.
+"""
+
+import threading
+from typing import Any
+
+from topout.record.clock import now_ns
+from topout.record.recorder import OFF_MAIN, Recorder, current
+from topout.schema.event import Kind
+
+_numbers = iter(range(1 << 20, 1 << 62))
+"""Of iterators; from where those of stock DataLoaders never come."""
+
+
+class FeedCounters:
+    """Totals of one loader since it was made."""
+
+    def __init__(self) -> None:
+        self.num_samples = 0
+        self.num_batches = 0
+        self.num_bytes = 0
+        self.num_skipped = 0
+        self.wait_ns = 0
+        self.queue_depth = 0
+        self._recorder: Recorder | None = None
+
+    def attach(self) -> Recorder | None:
+        """The recorder of this process, which from now on asks for the totals once a second."""
+        recorder = current()
+        if recorder is not None and recorder is not self._recorder:
+            self._recorder = recorder
+            recorder.at_pulse.append(self.tell)
+            recorder.at_finish.append(self.tell)
+        return recorder
+
+    def tell(self) -> None:
+        if self._recorder is not None:
+            self._recorder.counter("feed_samples", self.num_samples)
+            self._recorder.counter("feed_bytes", self.num_bytes)
+            self._recorder.counter("feed_wait_ns", self.wait_ns)
+            self._recorder.counter("feed_skipped", self.num_skipped)
+            self._recorder.counter("feed_queue_depth", self.queue_depth)
+
+    def totals(self) -> dict[str, int]:
+        return {
+            "samples": self.num_samples,
+            "batches": self.num_batches,
+            "bytes": self.num_bytes,
+            "skipped": self.num_skipped,
+            "wait_ns": self.wait_ns,
+            "queue_depth": self.queue_depth,
+        }
+
+
+class WaitRecord:
+    """The rows of one iteration, those that the tap of DataLoaders writes."""
+
+    def __init__(self, counters: FeedCounters, batch_size: int, num_threads: int) -> None:
+        self._counters = counters
+        self._recorder = counters.attach()
+        self._topout_facts: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_threads}
+        """Read by the recorder from whatever fed the last batch."""
+        if self._recorder is not None:
+            self._number = next(_numbers)
+            self._waited = self._recorder.code(Kind.INPUT)
+            self._recorder.emit((self._recorder.code(Kind.LOADER), now_ns(), 0, batch_size, self._number))
+
+    def started(self, start_ns: int) -> None:
+        """Opening an iteration is waiting for input, too."""
+        if self._recorder is not None:
+            self._recorder.span(self._waited, start_ns, 0, self._number)
+
+    def took(self, start_ns: int, num_samples: int, num_bytes: int, num_skipped: int, queue_depth: int) -> None:
+        duration_ns = now_ns() - start_ns
+        counters = self._counters
+        counters.num_samples += num_samples
+        counters.num_batches += 1
+        counters.num_bytes += num_bytes
+        counters.num_skipped += num_skipped
+        counters.wait_ns += duration_ns
+        counters.queue_depth = queue_depth
+        recorder = self._recorder
+        if recorder is None:
+            return
+        is_main = threading.get_ident() == recorder.main_thread
+        code = self._waited if is_main else self._waited + OFF_MAIN
+        recorder.emit((code, start_ns, duration_ns, num_samples, self._number))
+        recorder.feeding = self
+        recorder.begin_training(start_ns)
+        if recorder.mark is not None:
+            recorder.mark("input")
+        recorder.maybe_flush()
+
+
+def batches_allowed(num_batches: int) -> int:
+    """`--data-share` shortens this loader as it does stock ones."""
+    recorder = current()
+    share = recorder.settings.data_share if recorder is not None else None
+    if share is None or not num_batches:
+        return num_batches
+    return max(1, -int(-num_batches * share // 1))

@@ -1,0 +1,144 @@
+/* A record is verified where it lies, then copied while it is still in the cache. */
+#define _GNU_SOURCE
+#include "records.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "crc32c.h"
+
+enum { HEADER_BYTES = 4096, CRC_AT = 16, SCALARS_AT = 24, AHEAD = 8 };
+
+typedef struct {
+    uint32_t shard, length;
+    uint64_t offset;
+    uint32_t crc;
+} place;
+
+/* 0 where the row points at nothing. */
+static int find_place(const pack_view *pack, int64_t number, place *found)
+{
+    if (number < 0 || (uint64_t)number >= pack->num_rows)
+        return 0;
+    const uint8_t *row = pack->rows + (uint64_t)number * pack->row_bytes;
+    memcpy(&found->shard, row, 4);
+    memcpy(&found->length, row + 4, 4);
+    memcpy(&found->offset, row + 8, 8);
+    memcpy(&found->crc, row + CRC_AT, 4);
+    return found->shard < pack->num_shards && found->offset >= HEADER_BYTES &&
+           found->offset <= pack->data_ends[found->shard] &&
+           found->length <= pack->data_ends[found->shard] - found->offset;
+}
+
+static int is_whole(const pack_view *pack, int64_t number, const place *found, const uint8_t *record)
+{
+    const uint8_t *row = pack->rows + (uint64_t)number * pack->row_bytes;
+    uint32_t crc = topout_crc32c(0, record, found->length);
+    crc = topout_crc32c(crc, row, CRC_AT);
+    crc = topout_crc32c(crc, row + SCALARS_AT, pack->row_bytes - SCALARS_AT);
+    uint64_t own = (uint64_t)number;
+    return topout_crc32c(crc, (const uint8_t *)&own, 8) == found->crc;
+}
+
+static int read_fully(int descriptor, uint8_t *out, uint32_t length, uint64_t offset)
+{
+    while (length) {
+        ssize_t num = pread(descriptor, out, length, (off_t)offset);
+        if (num <= 0)
+            return 0;
+        out += num;
+        offset += (uint64_t)num;
+        length -= (uint32_t)num;
+    }
+    return 1;
+}
+
+const uint8_t *record_find(const pack_view *pack, int64_t number, scratch *memory, uint32_t *length)
+{
+    place found;
+    if (!find_place(pack, number, &found))
+        return NULL;
+    const uint8_t *record;
+    if (pack->maps[found.shard]) {
+        record = pack->maps[found.shard] + found.offset;
+    } else {
+        uint8_t *room = scratch_reserve(memory, (size_t)found.length + 8);
+        if (!room || !read_fully(pack->descriptors[found.shard], room, found.length, found.offset))
+            return NULL;
+        record = room;
+    }
+    *length = found.length;
+    return is_whole(pack, number, &found, record) ? record : NULL;
+}
+
+/* Rows twice as far ahead as records, since a record is found through its row. */
+static void prefetch(const pack_view *pack, const int64_t *numbers, int64_t num, int64_t i)
+{
+    if (i + 2 * AHEAD < num && numbers[i + 2 * AHEAD] >= 0)
+        __builtin_prefetch(pack->rows + (uint64_t)numbers[i + 2 * AHEAD] * pack->row_bytes);
+    place found;
+    if (i + AHEAD < num && find_place(pack, numbers[i + AHEAD], &found) && pack->maps[found.shard]) {
+        const uint8_t *record = pack->maps[found.shard] + found.offset;
+        for (uint32_t at = 0; at < found.length && at < 2048; at += 64)
+            __builtin_prefetch(record + at);
+    }
+}
+
+int64_t records_gather(
+    const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields,
+    uint8_t *status)
+{
+    int64_t num_damaged = 0;
+    scratch memory = {0};
+    for (int64_t i = 0; i < num; i++) {
+        prefetch(pack, numbers, num, i);
+        uint32_t length = 0;
+        const uint8_t *record = record_find(pack, numbers[i], &memory, &length);
+        status[i] = record ? SAMPLE_FINE : SAMPLE_DAMAGED;
+        for (int32_t f = 0; f < num_fields && !status[i]; f++) {
+            const field_copy *field = &fields[f];
+            const uint8_t *from = field->is_in_row ? pack->rows + (uint64_t)numbers[i] * pack->row_bytes : record;
+            if (!field->is_in_row && (uint64_t)field->offset + field->num_bytes > length)
+                status[i] = SAMPLE_DAMAGED;
+            else
+                memcpy(field->out + (uint64_t)i * field->num_bytes, from + field->offset, field->num_bytes);
+        }
+        num_damaged += status[i] != SAMPLE_FINE;
+    }
+    free(memory.bytes);
+    return num_damaged;
+}
+
+int64_t records_read(
+    const pack_view *pack, const int64_t *numbers, int64_t num, uint8_t *out, uint64_t room, uint64_t *offsets,
+    uint8_t *status)
+{
+    int64_t num_bad = 0;
+    uint64_t at = 0;
+    for (int64_t i = 0; i < num; i++) {
+        place found;
+        offsets[i] = at;
+        status[i] = SAMPLE_DAMAGED;
+        if (find_place(pack, numbers[i], &found)) {
+            if (found.length > room - at) {
+                status[i] = SAMPLE_TOO_LARGE;
+            } else {
+                const uint8_t *map = pack->maps[found.shard];
+                int is_read = 1;
+                if (map)
+                    memcpy(out + at, map + found.offset, found.length);
+                else
+                    is_read = read_fully(pack->descriptors[found.shard], out + at, found.length, found.offset);
+                /* the copy is what the caller gets, so the copy is what is verified */
+                if (is_read && is_whole(pack, numbers[i], &found, out + at)) {
+                    status[i] = SAMPLE_FINE;
+                    at += found.length;
+                }
+            }
+        }
+        num_bad += status[i] != SAMPLE_FINE;
+    }
+    offsets[num] = at;
+    return num_bad;
+}

@@ -1,0 +1,95 @@
+"""All files below a folder with size and time of change, sorted by the bytes of their paths; folders in parallel.
+
+On a parallel file system each stat is a round trip, so several threads ask at once. Links are followed, as in
+torchvision's ImageFolder; a link that leads back up is not. Not for what is in the files.
+"""
+
+import os
+import stat
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.schema.errors import ExitCode, TopoutError
+
+_Ancestry = frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTree:
+    """Regular files only; what else there is (pipes, sockets, dangling links) is counted."""
+
+    root: Path
+    paths: list[str]
+    """Relative to the root, with surrogates where they are not UTF-8."""
+    sizes: NDArray[np.int64]
+    changed_ns: NDArray[np.int64]
+    num_folders: int
+    num_others: int
+
+
+@dataclass(frozen=True)
+class _Folder:
+    files: list[tuple[bytes, int, int]]
+    folders: list[tuple[bytes, _Ancestry]]
+    num_others: int
+
+
+def walk_files(root: Path, num_threads: int = 8) -> FileTree:
+    """Raises TopoutError where a folder cannot be listed: a pack that silently lacks one is worse than none."""
+    files: list[tuple[bytes, int, int]] = []
+    num_folders, num_others = 0, 0
+    top = os.fsencode(root)
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="topout-walk") as threads:
+        waiting: set[Future[_Folder]] = {threads.submit(_list, top, b"", frozenset())}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                found = future.result()
+                files += found.files
+                num_folders += 1
+                num_others += found.num_others
+                waiting |= {threads.submit(_list, top, path, ancestry) for path, ancestry in found.folders}
+    files.sort()
+    return FileTree(
+        root=root,
+        paths=[os.fsdecode(path) for path, _, _ in files],
+        sizes=np.array([size for _, size, _ in files], dtype=np.int64),
+        changed_ns=np.array([changed for _, _, changed in files], dtype=np.int64),
+        num_folders=num_folders,
+        num_others=num_others,
+    )
+
+
+def _list(top: bytes, relative: bytes, ancestry: _Ancestry) -> _Folder:
+    folder = top + b"/" + relative if relative else top
+    prefix = relative + b"/" if relative else b""
+    files, folders, num_others = [], [], 0
+    try:
+        here = os.stat(folder)  # noqa: PTH116 (bytes: names need not be text)
+        below = ancestry | {(here.st_dev, here.st_ino)}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    found = entry.stat()
+                except OSError:
+                    # a dangling link, or gone since
+                    num_others += 1
+                    continue
+                if stat.S_ISREG(found.st_mode):
+                    files.append((prefix + entry.name, found.st_size, found.st_mtime_ns))
+                elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in below:
+                    folders.append((prefix + entry.name, below))
+                else:
+                    num_others += 1
+    except OSError as error:
+        raise TopoutError(
+            f"{os.fsdecode(folder)} cannot be listed.",
+            why=error.strerror or str(error),
+            do="check its permissions (ls -ld), or pack a folder that can be read whole",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+    return _Folder(files, folders, num_others)

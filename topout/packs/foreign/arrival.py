@@ -1,0 +1,86 @@
+"""A file or folder that appears whole or not at all: written under another name beside its place, then renamed.
+
+Never over something that is there. What a killed run left under the other name is removed by the next one.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from topout.packs.packing.storage_errors import cannot_write
+from topout.schema.errors import TopoutError
+
+
+@contextmanager
+def arriving_folder(destination: Path) -> Iterator[Path]:
+    """Yields an empty folder; leaving the block moves it to `destination`."""
+    with _arriving(destination) as unfinished:
+        unfinished.mkdir()
+        yield unfinished
+        for folder, _, files in os.walk(unfinished):
+            if len(files) <= _MOST_SYNCED_ALONE:
+                for name in files:
+                    _synchronise(Path(folder, name))
+            else:
+                os.sync()
+                break
+
+
+@contextmanager
+def arriving_file(destination: Path) -> Iterator[Path]:
+    """Yields a path at which to make the file; leaving the block moves it to `destination`."""
+    with _arriving(destination) as unfinished:
+        yield unfinished
+        _synchronise(unfinished)
+
+
+_MOST_SYNCED_ALONE = 1000
+"""With more files, one call for all that is unwritten costs less than one for each."""
+
+
+@contextmanager
+def _arriving(destination: Path) -> Iterator[Path]:
+    destination = destination.absolute()
+    _refuse_taken(destination)
+    unfinished = destination.with_name(f".{destination.name}.unpacking")
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _remove(unfinished)
+        yield unfinished
+        _refuse_taken(destination)
+        unfinished.rename(destination)
+        _synchronise(destination.parent)
+    except OSError as error:
+        _remove(unfinished)
+        raise cannot_write(destination, error) from error
+    except BaseException:
+        _remove(unfinished)
+        raise
+
+
+def _refuse_taken(destination: Path) -> None:
+    is_empty_folder = destination.is_dir() and not any(destination.iterdir())
+    if destination.exists() and not is_empty_folder:
+        raise TopoutError(
+            f"{destination} is there already.",
+            why="what lies there would be lost",
+            do="choose another place, or remove it first",
+        )
+
+
+def _remove(unfinished: Path) -> None:
+    if unfinished.is_dir():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return
+    with suppress(OSError):
+        unfinished.unlink()
+
+
+def _synchronise(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,22 @@
+"""The fields somebody asked for, out of those a source has.
+
+In the source's order, whatever order they were named in, so that the same columns always make the same pack.
+"""
+
+from collections.abc import Sequence
+
+from topout.packs.fields import Field
+from topout.schema.errors import TopoutError
+
+
+def chosen_fields(fields: Sequence[Field], columns: Sequence[str] | None) -> tuple[Field, ...]:
+    if columns is None:
+        return tuple(fields)
+    unknown = sorted(set(columns) - {field.name for field in fields})
+    if unknown:
+        raise TopoutError(
+            f"There is no column {unknown[0]!r}.",
+            why=f"the source has {', '.join(field.name for field in fields) or 'none that can be packed'}",
+            do="name some of these",
+        )
+    return tuple(field for field in fields if field.name in columns)

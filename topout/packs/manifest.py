@@ -1,0 +1,144 @@
+"""`pack.json`: what a pack holds and in which files. Written last, so a folder without it is not a pack.
+
+It says nothing of when or by whom: packing the same source again gives the same bytes. Not for anything that grows with
+the samples; that is the index's.
+"""
+
+import base64
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from topout.packs.damage import DamagedPack, not_a_pack
+from topout.packs.fields import Field
+from topout.packs.layout import VERSION
+from topout.schema.errors import ExitCode, TopoutError
+
+MANIFEST_NAME = "pack.json"
+INDEX_NAME = "index.bin"
+NAMES_NAME = "names.bin"
+SKIPPED_NAME = "skipped.txt"
+FORMAT = "topout pack"
+_DIGEST_KEY = b',\n "digest"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """A file of the pack, as its writer left it."""
+
+    file: str
+    size_bytes: int
+    data_crc: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry(FileEntry):
+    """A shard, the samples in it, and the entries of the source it was made from."""
+
+    num_samples: int
+    source_start: int
+    source_stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceEntry:
+    """What was packed; `path` as given then, made absolute."""
+
+    plugin: str
+    path: str
+    fingerprint: str
+    num_entries: int
+    num_files: int
+    num_folders: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The contents of pack.json but its digest."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    pack_id: str
+    num_samples: int
+    fields: tuple[Field, ...]
+    classes: tuple[str, ...] | None
+    index: FileEntry
+    names: FileEntry
+    shards: tuple[ShardEntry, ...]
+    source: SourceEntry | None
+    """None: the samples came from an iterable."""
+    options: dict[str, int | str | list[int] | None] = field(default_factory=dict)
+    """What was done to the samples on the way; empty: nothing."""
+    num_skipped: int = 0
+    skipped: FileEntry | None = None
+    """skipped.txt, where entries were left out; `data_crc` is of all its bytes."""
+    dictionaries: dict[str, str] = field(default_factory=dict)
+    """Field -> trained dictionary of its codec, base64."""
+
+    def dictionary_bytes(self) -> dict[str, bytes]:
+        return {name: base64.b64decode(text) for name, text in self.dictionaries.items()}
+
+    def encode(self) -> bytes:
+        body = json.dumps(asdict(self), indent=1, ensure_ascii=True).encode().removesuffix(b"\n}")
+        return body + _ending(body)
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    version: int
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}.bin"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Of the pack at `path`. Raises where there is none, where it is altered, or of a version not known here."""
+    try:
+        data = (path / MANIFEST_NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_a_pack(path) from None
+    except OSError as error:
+        raise TopoutError(
+            f"{path / MANIFEST_NAME} cannot be read.",
+            why=error.strerror or str(error),
+            do="check its permissions",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+    _check_version(path, data)
+    body = data[: max(0, data.rfind(_DIGEST_KEY))]
+    if data != body + _ending(body):
+        raise _altered(path, "its digest does not match its contents")
+    try:
+        return msgspec.json.decode(body + b"\n}", type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _altered(path, str(error)) from error
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    """A later version may have other keys and another digest, so it is asked before anything else."""
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return
+    if version != VERSION:
+        raise TopoutError(
+            f"{path} is a pack of version {version}.",
+            why=f"this topout reads version {VERSION}",
+            do="install the topout that wrote it, or pack the data again",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+
+
+def _ending(body: bytes) -> bytes:
+    return _DIGEST_KEY + f': "{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
+
+
+def _altered(path: Path, why: str) -> DamagedPack:
+    return DamagedPack(
+        path, f"{path / MANIFEST_NAME} is damaged.", why, f"pack the source again: topout pack SRC {path} --force"
+    )

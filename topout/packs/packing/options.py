@@ -1,0 +1,76 @@
+"""What a user asks of `topout pack`, and what of it decides the bytes of the pack."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from topout.packs.packing.writer import SHARD_BYTES
+from topout.schema.errors import TopoutError
+
+ON_ERROR = ("stop", "skip")
+DEFAULT_QUALITY = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """Sizes in pixels."""
+
+    source: str | None = None
+    """Name of the source's plug-in; None: whichever recognises it."""
+    shard_bytes: int = SHARD_BYTES
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    resize: int | None = None
+    """Shorter side of images that are larger."""
+    max_side: int | None = None
+    """Longer side of images that are larger."""
+    quality: int | None = None
+    """Of JPEGs written anew, 1 to 100."""
+    tile: int | None = None
+    """Side of the tiles into which images and arrays are cut."""
+    upsample_bands: tuple[int, int] | None = None
+    """Height and width to which all bands of a sample are brought."""
+    check_images: bool = False
+    """Decode every image whole; else its header is read."""
+    num_workers: int | None = None
+    on_error: str = "stop"
+    is_replacing: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is done to samples on the way; goes into the manifest. Empty: nothing."""
+        asked = {
+            "resize": self.resize,
+            "max_side": self.max_side,
+            "quality": self.quality,
+            "tile": self.tile,
+            "upsample_bands": None if self.upsample_bands is None else list(self.upsample_bands),
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def changes_images(self) -> bool:
+        return any(value is not None for value in (self.resize, self.max_side, self.quality, self.tile))
+
+
+def _check(options: PackOptions) -> None:
+    if options.on_error not in ON_ERROR:
+        raise _refusal("--on-error", options.on_error, "it is stop or skip")
+    if options.resize is not None and options.max_side is not None:
+        raise _refusal("--resize with --max-side", options.max_side, "each alone says how large images become")
+    if options.quality is not None and not 1 <= options.quality <= 100:
+        raise _refusal("--quality", options.quality, "it is 1 to 100")
+    sides = {"--resize": options.resize, "--max-side": options.max_side, "--tile": options.tile}
+    for flag, side in sides.items():
+        if side is not None and side < 1:
+            raise _refusal(flag, side, "it is a number of pixels")
+    if options.shard_bytes < 1:
+        raise _refusal("--shard-size", options.shard_bytes, "it is a size such as 256M")
+    if options.num_workers is not None and options.num_workers < 1:
+        raise _refusal("--workers", options.num_workers, "at least one must do the work")
+
+
+def _refusal(flag: str, value: object, why: str) -> TopoutError:
+    return TopoutError(f"{flag} cannot be {value}.", why=why, do="topout pack --help")

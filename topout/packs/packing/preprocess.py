@@ -1,0 +1,150 @@
+"""What is done to samples once, when they are packed, instead of in every epoch: resize, encode anew, tile, stack.
+
+Without such an option images stay as they are, byte by byte. With one they are decoded, turned upright as EXIF says,
+and written again, which for JPEG loses a little. Not for random augmentation: that differs from epoch to epoch.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from topout.packs.fields import Field, Sample
+from topout.packs.image_header import read_image_header
+from topout.packs.packing.bands import band_fields, stack_bands, tile_corners, tiled_field
+from topout.packs.packing.options import DEFAULT_QUALITY, PackOptions
+from topout.schema.errors import ExitCode, TopoutError
+
+_UPRIGHT_MODES = ("L", "RGB")
+
+
+class Preprocessor:
+    """`fields` are those of the samples that `apply` gives."""
+
+    def __init__(self, fields: Sequence[Field], options: PackOptions) -> None:
+        self._options = options
+        self._images = [
+            field for field in fields if field.is_image or (field.name == "image" and field.kind == "bytes")
+        ]
+        self._arrays = [field for field in fields if field.kind == "array"]
+        self._check()
+        if options.upsample_bands is not None:
+            fields = band_fields(fields, options.upsample_bands)
+        if options.changes_images:
+            fields = [self._written(field) if field in self._images else field for field in fields]
+        if options.tile is not None:
+            fields = [tiled_field(field, options.tile) for field in fields]
+        self.fields = tuple(fields)
+
+    def apply(self, name: str, sample: Sample) -> list[tuple[str, Sample]]:
+        """One sample or its tiles. Raises ValueError for an entry that cannot be taken.
+
+        Headers of images that stay as they are, are left to whoever takes their flags.
+        """
+        if self._options.upsample_bands is not None:
+            sample = stack_bands(sample, [field.name for field in self._arrays], self._options.upsample_bands)
+        if self._options.changes_images or self._options.check_images:
+            for field in self._images:
+                self._check_image(sample[field.name], must_be_known=field.is_image)
+        if self._options.changes_images and self._images:
+            return list(self._changed(name, sample))
+        if self._options.tile is not None:
+            return list(self._array_tiles(name, sample, self._options.tile))
+        return [(name, sample)]
+
+    def _check(self) -> None:
+        options = self._options
+        lacks_images = (options.resize, options.max_side, options.quality) != (None, None, None) and not self._images
+        if lacks_images or (options.tile is not None and not self._images and not self._arrays):
+            raise TopoutError(
+                "There are no images to change.",
+                why="the samples have no field of kind jpeg or png",
+                do="leave the option out",
+            )
+        if options.upsample_bands is not None and not self._arrays:
+            raise TopoutError("There are no bands.", why="the samples have no arrays", do="leave --upsample-bands out")
+        if options.tile is not None and len(self._images) + (options.upsample_bands is None) * len(self._arrays) > 1:
+            raise TopoutError(
+                "--tile cuts one field.",
+                why="the samples have several images or arrays",
+                do="pack a source with one of them",
+            )
+        if options.check_images or (options.changes_images and self._images):
+            _pillow()
+
+    def _written(self, field: Field) -> Field:
+        return Field(name=field.name, kind="png" if field.kind == "png" else "jpeg")
+
+    def _check_image(self, data: bytes, *, must_be_known: bool) -> None:
+        if must_be_known:
+            read_image_header(data)
+        elif not data:
+            raise ValueError("it is empty")
+        if self._options.check_images:
+            _decode(data)
+
+    def _changed(self, name: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
+        [field] = self._images[:1]
+        image = self._resized(_decode(sample[field.name]))
+        is_png = field.kind == "png"
+        tile = self._options.tile
+        if tile is None:
+            yield name, {**sample, field.name: self._encoded(image, is_png)}
+            return
+        for top, left in tile_corners((image.height, image.width), tile):
+            part = image.crop((left, top, min(left + tile, image.width), min(top + tile, image.height)))
+            yield f"{name}:{top},{left}", {**sample, field.name: self._encoded(part, is_png)}
+
+    def _array_tiles(self, name: str, sample: Sample, tile: int) -> Iterator[tuple[str, Sample]]:
+        field = "bands" if self._options.upsample_bands is not None else self._arrays[0].name
+        array = sample[field]
+        if array.ndim < 2:
+            raise ValueError(f"{field} has {array.ndim} dimensions; tiles need height and width")
+        for top, left in tile_corners((array.shape[-2], array.shape[-1]), tile):
+            yield f"{name}:{top},{left}", {**sample, field: array[..., top : top + tile, left : left + tile]}
+
+    def _resized(self, image: Any) -> Any:
+        options = self._options
+        side, wanted = min(image.size), options.resize
+        if options.max_side is not None:
+            side, wanted = max(image.size), options.max_side
+        if wanted is None or side <= wanted:
+            return image
+        size = tuple(max(1, round(length * wanted / side)) for length in image.size)
+        return image.resize(size, _pillow().Resampling.BICUBIC)
+
+    def _encoded(self, image: Any, is_png: bool) -> bytes:
+        target = io.BytesIO()
+        if is_png:
+            image.save(target, "PNG")
+        else:
+            upright = image if image.mode in _UPRIGHT_MODES else image.convert("RGB")
+            upright.save(target, "JPEG", quality=self._options.quality or DEFAULT_QUALITY)
+        return target.getvalue()
+
+
+def _decode(data: bytes) -> Any:
+    """Upright pixels; raises ValueError for what does not decode whole."""
+    from PIL import ImageOps
+
+    image_module = _pillow()
+    try:
+        image = image_module.open(io.BytesIO(data))
+        image.load()
+        return ImageOps.exif_transpose(image)
+    except image_module.DecompressionBombError as error:
+        raise ValueError(f"it is taken for a decompression bomb: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"it does not decode: {error}") from error
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise TopoutError(
+            "Images cannot be decoded here.",
+            why="the package pillow is not installed",
+            do="pip install pillow",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+    return Image
