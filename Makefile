@@ -59,7 +59,7 @@ $(VENV)/.topout: $(VENV)/.torch pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.topout
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[torch,formats,remote,dev]'
 	# without its dependencies, which would put the full tensorflow over tensorflow-cpu
 	$(PIP) install --quiet --no-deps --constraint constraints.txt tf_keras
 	@touch $@

@@ -13,11 +13,12 @@ import numpy as np
 
 from topout.feed import device_decode
 from topout.feed.decode import UnreadableImage
-from topout.feed.delivery import Delivery, Ready, host_empty
+from topout.feed.delivery import Delivery, Ready
+from topout.feed.kept import Kept
 from topout.feed.pack_set import PackSet
 from topout.feed.pipeline import BatchPlan, Buffers, Pipeline, read_or_replace
 from topout.feed.prefetch import Channel
-from topout.feed.slabs import Slab, SlabPool
+from topout.feed.slabs import Slab
 from topout.feed.tuning import Choice, Chooser, ranked, thread_choices
 from topout.packs.fields import Sample
 
@@ -36,21 +37,11 @@ class Feeding:
     plans: Iterator[BatchPlan]
     channel: Channel
     """Where batches go: no more are begun than it has room for, which bounds the memory."""
-    batch_size: int
-    is_pinned: bool
+    kept: Kept
     skips_damage: bool
     may_tune_threads: bool = False
     may_decode_on_device: bool = False
     must_decode_on_device: bool = False
-    chooser: Chooser | None = None
-
-    def __post_init__(self) -> None:
-        # a device copies in order, and slabs there carry their own fence
-        self.pool = SlabPool(self._make_slab, cools=self.is_pinned and self.delivery.device is None)
-
-    @property
-    def cools(self) -> bool:
-        return self.is_pinned and self.delivery.device is None
 
     def batches(self) -> Iterator[Ready]:
         if self.delivery.device is not None:
@@ -60,10 +51,10 @@ class Feeding:
         underway: deque[_Underway] = deque()
         choice = self._choice()
         for plan in self.plans:
-            if plan.number == 1 and self.chooser is None and (self.may_tune_threads or self.may_decode_on_device):
+            if plan.number == 1 and self.kept.chooser is None and (self.may_tune_threads or self.may_decode_on_device):
                 yield from self._drained(underway)
                 # the first batch was not kept waiting for this
-                self.chooser = Chooser(self._measured(plan))
+                self.kept.chooser = Chooser(self._measured(plan))
             if self._choice() != choice:
                 # threads can only change while none of them works
                 yield from self._drained(underway)
@@ -82,12 +73,12 @@ class Feeding:
 
     def heard(self, wait_ns: int, between_ns: int) -> None:
         """Called by the reader after each batch."""
-        if self.chooser is not None:
-            self.chooser.heard(wait_ns, between_ns)
+        if self.kept.chooser is not None:
+            self.kept.chooser.heard(wait_ns, between_ns)
 
     def _choice(self) -> Choice:
-        if self.chooser is not None:
-            return self.chooser.current
+        if self.kept.chooser is not None:
+            return self.kept.chooser.current
         return Choice(self.pipeline.num_threads, on_device=self.must_decode_on_device)
 
     def _drained(self, underway: "deque[_Underway]") -> Iterator[Ready]:
@@ -96,7 +87,7 @@ class Feeding:
 
     def _begun(self, plan: BatchPlan, choice: Choice) -> "_Underway":
         """Begins a batch; call the result to have it."""
-        slab = self.pool.take()
+        slab = self.kept.pool.take()
         self.pipeline.num_threads = choice.num_threads
         if choice.on_device and self.delivery.transform is not None:
             return lambda: self._delivered_from_device(plan, slab)
@@ -104,7 +95,7 @@ class Feeding:
 
         def finished() -> Ready:
             finish()
-            return self.delivery.deliver(plan, slab, self.pool)
+            return self.delivery.deliver(plan, slab, self.kept.pool)
 
         return finished
 
@@ -117,7 +108,7 @@ class Feeding:
             # the host's pipeline knows what to put in its place
             self.pipeline.run(plan, slab.buffers)
             decoded = None
-        return self.delivery.deliver(plan, slab, self.pool, decoded)
+        return self.delivery.deliver(plan, slab, self.kept.pool, decoded)
 
     def _decoded_there(self, plan: BatchPlan, buffers: Buffers) -> Any:
         import torch
@@ -157,26 +148,3 @@ class Feeding:
                     ready.event.synchronize()
                 batch_s[choice] = perf_counter() - start_s
         return ranked(batch_s)
-
-    def _make_slab(self) -> Slab:
-        delivery, fields = self.delivery, self.packs.fields
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        owners: list[Any] = []
-
-        def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-            array, owner = host_empty(shape, dtype, is_pinned=self.is_pinned)
-            owners.append(owner)
-            return array
-
-        if delivery.image is None:
-            # gathered arrays come from the reader, new each time
-            return Slab({}, ())
-        for field in fields:
-            if field.name == delivery.image:
-                arrays[field.name] = delivery.images_array(self.batch_size, empty)
-            elif field.is_scalar:
-                arrays[field.name] = empty((self.batch_size,), np.int64 if field.kind == "int" else np.float64)
-            elif field.is_fixed:
-                arrays[field.name] = empty((self.batch_size, *(field.shape or ())), field.dtype)
-        lists = tuple(field.name for field in fields if field.is_variable and field.name != delivery.image)
-        return Slab(arrays, lists, keep=owners)

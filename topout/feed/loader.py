@@ -20,6 +20,7 @@ from topout.feed.curriculum import Curriculum, easiest_first
 from topout.feed.delivery import Delivery
 from topout.feed.feeding import Feeding
 from topout.feed.iteration import BatchIterator, Progress
+from topout.feed.kept import Kept, make_slab
 from topout.feed.loader_checks import check_fits, check_options, image_field
 from topout.feed.mixing import Mixture
 from topout.feed.order import BlockShuffled, Order, Sequential, order
@@ -30,6 +31,7 @@ from topout.feed.pipeline_choice import image_pipeline
 from topout.feed.plans import plans
 from topout.feed.position import Position, read_state
 from topout.feed.prefetch import Channel
+from topout.feed.slabs import SlabPool
 from topout.feed.staging.following import Following
 from topout.feed.staging.stager import StagingOptions
 from topout.record.clock import now_ns
@@ -80,9 +82,7 @@ class Loader:
         self.transform = None if transform is None else as_transform(transform)
         self.packs = PackSet(packs, on_damage, is_staged=bool(stage))
         self._shuffle = shuffle
-        self._weights = weights
-        self._pace = pace
-        self._block_shards = block_shards
+        self._weights, self._pace, self._block_shards = weights, pace, block_shards
         self._ranking = easiest_first(self.packs.column(curriculum)) if curriculum is not None else None
         self._image = image_field(self.packs.fields, self.transform, image)
         self._dtype = dtype
@@ -104,13 +104,8 @@ class Loader:
         )
         check_fits(self._partition, self.packs.fields, self.transform, dtype)
         self._counters = FeedCounters()
-        self._following = Following(
-            self.packs.packs,
-            None if isinstance(stage, bool) else stage,
-            order_of=lambda epoch: self._order(replace(self._next, epoch=epoch, position=0)),
-            name=f"{seed}-{shuffle}-{weights}-{curriculum}-{pace}-{block_shards}",
-            batches_at_once=prefetch + 1,
-        )
+        self._following = self._staging(stage, f"{seed}-{shuffle}-{weights}-{curriculum}-{pace}-{block_shards}")
+        self._kept: Kept | None = None
         self._is_closed = False
         self._iterators: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
 
@@ -139,8 +134,8 @@ class Loader:
         feeding = self._feeding(at, partition, channel)
         waits = WaitRecord(self._counters, partition.batch_size, feeding.pipeline.num_threads)
         iterator = BatchIterator(
-            feeding.batches, feeding.finish, channel=channel, progress=progress, pool=feeding.pool, waits=waits,
-            after_batch=feeding.heard, cools=feeding.cools, passed=self._passed,
+            feeding.batches, feeding.finish, channel=channel, progress=progress, pool=feeding.kept.pool, waits=waits,
+            after_batch=feeding.heard, cools=feeding.kept.pool.cools, passed=self._passed,
         )  # fmt: skip
         self._iterators.add(iterator)
         waits.started(start_ns)
@@ -182,6 +177,28 @@ class Loader:
         self._following.close()
         self.packs.close()
 
+    def _staging(self, stage: bool | StagingOptions, name: str) -> Following:
+        """Ranks of one host stage together where the name, which tells one order from another, is the same."""
+        return Following(
+            self.packs.packs,
+            None if isinstance(stage, bool) else stage,
+            order_of=lambda epoch: self._order(replace(self._next, epoch=epoch, position=0)),
+            name=name,
+            batches_at_once=self._prefetch + 1,
+        )
+
+    def _keep(self, delivery: Delivery) -> Kept:
+        if self._kept is None:
+            is_pinned = _has_cuda()
+            fields, batch_size = self.packs.fields, self._partition.batch_size
+            # a device copies in order, and slabs there carry their own fence
+            pool = SlabPool(
+                lambda: make_slab(fields, delivery, batch_size, is_pinned=is_pinned),
+                cools=is_pinned and delivery.device is None,
+            )
+            self._kept = Kept(pool=pool)
+        return self._kept
+
     def _passed(self) -> None:
         at = self._position()
         self._following.passed(at.epoch, at.position)
@@ -208,7 +225,6 @@ class Loader:
 
     def _feeding(self, at: Position, partition: Partition, channel: Channel) -> Feeding:
         delivery = self._delivery()
-        is_pinned = _has_cuda()
         tunes = delivery.device is not None and self._image is not None
         wants_device = tunes and self._decode != "host"
         return Feeding(
@@ -224,8 +240,7 @@ class Loader:
                 is_cancelled=lambda: channel.is_closed,
             ),
             channel=channel,
-            batch_size=partition.batch_size,
-            is_pinned=is_pinned,
+            kept=self._keep(delivery),
             skips_damage=self._skips_damage,
             may_tune_threads=tunes and not self._threads_given and self._decode != "device",
             may_decode_on_device=wants_device and self._decode == "auto" and _decodes_on_device(),

@@ -91,7 +91,7 @@ class NativeImagePipeline:
             packs, image, transform, num_threads=num_threads, is_channels_last=is_channels_last, table=table,
             skips_damage=skips_damage,
         )  # fmt: skip
-        self._native = [NativePack(pack, library, image) for pack in packs.packs]
+        self._native = [NativePack(pack, library, image, is_mapped=False) for pack in packs.packs]
         self._views = views(self._native)
         self._pool: int | None = None
         self._pool_threads = 0

@@ -51,6 +51,7 @@ class SlabPool:
 
     def __init__(self, make: Callable[[], Slab], *, cools: bool = False) -> None:
         self._make = make
+        self.cools = cools
         self._free: deque[Slab] = deque()
         self._cooling: deque[Slab] = deque()
         self._back = self._cooling if cools else self._free

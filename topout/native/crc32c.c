@@ -23,7 +23,8 @@
 static uint32_t tables[8][256];
 
 #ifdef HAS_INSTRUCTION
-enum { LONG_LANE = 4096, SHORT_LANE = 256 };
+/* Multiples of 8; no power of two, so that the lanes do not compete for one set of the cache. */
+enum { LONG_LANE = 5440, SHORT_LANE = 256 };
 static uint32_t long_shift[4][256], short_shift[4][256];
 
 static uint32_t shifted(const uint32_t table[4][256], uint32_t crc)
@@ -68,29 +69,50 @@ static uint64_t load64(const uint8_t *data)
 }
 
 #ifdef HAS_INSTRUCTION
-static inline uint32_t three_lanes(uint32_t crc, const uint8_t *data, int lane, const uint32_t shift[4][256])
+/* `out` is known to the compiler to be NULL, or not to be. */
+static inline __attribute__((always_inline)) uint32_t step(uint32_t crc, const uint8_t *data, uint8_t *out)
+{
+    uint64_t word = load64(data);
+    if (out)
+        memcpy(out, &word, 8);
+    return STEP64(crc, word);
+}
+
+static inline __attribute__((always_inline)) uint32_t
+three_lanes(uint32_t crc, const uint8_t *data, int lane, const uint32_t shift[4][256], uint8_t *out)
 {
     uint32_t second = 0, third = 0;
+#pragma GCC unroll 4
     for (int i = 0; i < lane; i += 8) {
-        crc = STEP64(crc, load64(data + i));
-        second = STEP64(second, load64(data + lane + i));
-        third = STEP64(third, load64(data + 2 * lane + i));
+        crc = step(crc, data + i, out ? out + i : NULL);
+        second = step(second, data + lane + i, out ? out + lane + i : NULL);
+        third = step(third, data + 2 * lane + i, out ? out + 2 * lane + i : NULL);
     }
     return shifted(shift, shifted(shift, crc) ^ second) ^ third;
 }
 
-uint32_t topout_crc32c(uint32_t crc, const uint8_t *data, size_t length)
+static inline __attribute__((always_inline)) uint32_t
+whole(uint32_t crc, const uint8_t *data, size_t length, uint8_t *out)
 {
     crc = ~crc;
-    for (; length >= 3 * LONG_LANE; data += 3 * LONG_LANE, length -= 3 * LONG_LANE)
-        crc = three_lanes(crc, data, LONG_LANE, long_shift);
-    for (; length >= 3 * SHORT_LANE; data += 3 * SHORT_LANE, length -= 3 * SHORT_LANE)
-        crc = three_lanes(crc, data, SHORT_LANE, short_shift);
-    for (; length >= 8; data += 8, length -= 8)
-        crc = STEP64(crc, load64(data));
+    for (; length >= 3 * LONG_LANE; data += 3 * LONG_LANE, length -= 3 * LONG_LANE, out += out ? 3 * LONG_LANE : 0)
+        crc = three_lanes(crc, data, LONG_LANE, long_shift, out);
+    for (; length >= 3 * SHORT_LANE; data += 3 * SHORT_LANE, length -= 3 * SHORT_LANE, out += out ? 3 * SHORT_LANE : 0)
+        crc = three_lanes(crc, data, SHORT_LANE, short_shift, out);
+    for (; length >= 8; data += 8, length -= 8, out += out ? 8 : 0)
+        crc = step(crc, data, out);
+    if (out)
+        memcpy(out, data, length);
     for (; length; data++, length--)
         crc = STEP8(crc, *data);
     return ~crc;
+}
+
+uint32_t topout_crc32c(uint32_t crc, const uint8_t *data, size_t length) { return whole(crc, data, length, NULL); }
+
+uint32_t topout_crc32c_copy(uint32_t crc, const uint8_t *data, size_t length, uint8_t *out)
+{
+    return length ? whole(crc, data, length, out) : crc;
 }
 #else
 uint32_t topout_crc32c(uint32_t crc, const uint8_t *data, size_t length)
@@ -107,5 +129,11 @@ uint32_t topout_crc32c(uint32_t crc, const uint8_t *data, size_t length)
     for (; length; data++, length--)
         crc = crc >> 8 ^ tables[0][(crc ^ *data) & 255];
     return ~crc;
+}
+
+uint32_t topout_crc32c_copy(uint32_t crc, const uint8_t *data, size_t length, uint8_t *out)
+{
+    memcpy(out, data, length);
+    return topout_crc32c(crc, data, length);
 }
 #endif

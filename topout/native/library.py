@@ -6,7 +6,6 @@ twin. Structures mirror topout/native/{records,image}.h. Not for deciding anythi
 
 import ctypes
 import os
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,14 +96,12 @@ class Library:
         array = np.frombuffer(data, np.uint8)
         return int(self._crc32c(value, array.ctypes.data, array.size))
 
-    def gather(self, pack: PackView, numbers: Int64s, fields: Sequence[FieldCopy]) -> NDArray[np.uint8]:
-        """Copies fields of verified samples to where they say; the status of each sample, 0 for whole ones."""
+    def gather(self, pack: PackView, numbers: Int64s, fields: "ctypes.Array[FieldCopy]") -> int:
+        """Copies fields of verified samples to where they say; how many samples are damaged."""
         status = np.empty(len(numbers), np.uint8)
-        copies = (FieldCopy * len(fields))(*fields)
-        self._gather(
-            ctypes.byref(pack), numbers.ctypes.data, len(numbers), copies, len(fields), status.ctypes.data
-        )  # fmt: skip
-        return status
+        return int(
+            self._gather(ctypes.byref(pack), numbers.ctypes.data, len(numbers), fields, len(fields), status.ctypes.data)
+        )
 
     def read(
         self, pack: PackView, numbers: Int64s, out: NDArray[np.uint8]

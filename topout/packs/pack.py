@@ -8,10 +8,10 @@ import operator
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from topout.packs.names import Names
 from topout.packs.record import RecordLayout
 from topout.packs.shard import ShardFile
 from topout.schema.errors import TopoutError
+
+if TYPE_CHECKING:
+    from topout.packs.pack_view import NativePack
 
 Read = TypeVar("Read")
 Locate = Callable[[str], Path]
@@ -150,16 +153,32 @@ class Pack:
                     why="its length varies",
                     do="read it with samples or field_bytes",
                 )
-        wanted = np.array(numbers, dtype=np.int64)
+        wanted = np.ascontiguousarray(numbers, dtype=np.int64)
+        is_of_numbers = all(field.is_scalar for field in fields)
+        if not is_of_numbers:
+            gathered = self._gathered_natively(wanted, tuple(field.name for field in fields))
+            if gathered is not None:
+                return gathered
         if len(wanted) and not -len(self) <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"samples {wanted.min()} to {wanted.max()} of a pack of {len(self)}")
-        wanted %= len(self)
-        if all(field.is_scalar for field in fields) and self._is_index_whole():
+        wanted = wanted % len(self) if len(self) else wanted
+        if is_of_numbers and self._is_index_whole():
             # numbers stand in the index, whose checksum covers them: no shard need be touched
             rows = self.index[wanted]
             return {field.name: np.ascontiguousarray(rows[column_name(field)]) for field in fields}
-        native = self._gathered_natively(wanted, [field.name for field in fields])
-        return native if native is not None else self._gathered(wanted, fields)
+        return self._gathered(wanted, fields)
+
+    def records(self, numbers: Sequence[int] | NDArray[Any]) -> list[memoryview]:
+        """The records of many samples in one block of memory, each verified; without those skipped as damaged."""
+        wanted = np.ascontiguousarray(numbers, dtype=np.int64)
+        native = self._native_pack()
+        if native is not None and len(wanted) and 0 <= wanted.min() <= wanted.max() < len(self):
+            block = np.empty(int(self.index["length"][wanted].astype(np.int64).sum()), np.uint8)
+            offsets, status = native.read(wanted, block)
+            if not status.any():
+                view, ends = block.data, offsets.tolist()
+                return [view[start:end] for start, end in pairwise(ends)]
+        return self._all(wanted.tolist(), self.record)
 
     def shard_of(self, number: int) -> int:
         """Told from the manifest, not from the index row, which may be what is damaged."""
@@ -201,18 +220,20 @@ class Pack:
             return False
         return True
 
-    def _gathered_natively(self, numbers: NDArray[np.int64], names: list[str]) -> dict[str, NDArray[Any]] | None:
-        """None without the library, and for a batch with damage in it, which the policy is applied to elsewhere."""
+    def _native_pack(self) -> "NativePack | None":
+        """None without the library."""
         if self._native is None:
             from topout.native.library import library
             from topout.packs.pack_view import NativePack
 
             compiled = library()
             self._native = False if compiled is None else NativePack(self, compiled)
-        if self._native is False:
-            return None
-        arrays, status = self._native.gather(numbers, names)
-        return None if status.any() else arrays
+        return self._native or None
+
+    def _gathered_natively(self, numbers: NDArray[np.int64], names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
+        """None also for a batch with damage in it, which the policy is applied to elsewhere."""
+        native = self._native_pack()
+        return None if native is None else native.gather(numbers, names)
 
     def _gathered(self, numbers: NDArray[np.int64], fields: Sequence[Field]) -> dict[str, NDArray[Any]]:
         whole = self._all(numbers.tolist(), self._found)

@@ -1,7 +1,7 @@
 """An open pack as the native library sees it: addresses of its index and of its shards, opened when first needed.
 
-Long records are read through descriptors: one system call each, and a file that is cut short meanwhile is an error
-instead of the end of the process. Short ones are read from maps, since a call would cost more than the copy.
+With `is_mapped`, records are read from maps, which is fastest. Else through descriptors, one system call each: then a
+file that is cut short meanwhile, or a file system that fails, is a damaged sample instead of the end of the process.
 """
 
 import ctypes
@@ -14,13 +14,14 @@ from topout.native.library import FieldCopy, Int64s, Library, PackView
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
 
-SHORT_BYTES = 16 << 10
+_Column = tuple[str, tuple[int, ...], np.dtype[Any], int, int, int]
+"""Name, shape and type of what is gathered, and where it stands: offset, bytes, whether in the row."""
 
 
 class NativePack:
     """Holds on to everything whose address it has given away."""
 
-    def __init__(self, pack: Pack, library: Library, image: str | None = None) -> None:
+    def __init__(self, pack: Pack, library: Library, image: str | None = None, *, is_mapped: bool = True) -> None:
         self._pack = pack
         self._library = library
         num_shards = len(pack.shards)
@@ -29,8 +30,9 @@ class NativePack:
         self._ends = np.array([shard.data_end for shard in pack.shards], np.uint64)
         self._opened = np.zeros(num_shards, bool)
         self._held: list[Any] = [pack.index]
-        total = sum(shard.size_bytes for shard in pack.shards)
-        self._is_mapped = total < SHORT_BYTES * max(1, len(pack))
+        self._is_mapped = is_mapped
+        self._is_all_open = False
+        self._columns: dict[tuple[str, ...], list[_Column]] = {}
         variable = [field.name for field in pack.layout.variable]
         self.view = PackView(
             maps=self._maps.ctypes.data,
@@ -47,7 +49,7 @@ class NativePack:
 
     def open_shards(self, numbers: Int64s) -> None:
         """Those that these samples lie in; a row that points at none is left to the library to refuse."""
-        if self._opened.all():
+        if self._is_all_open:
             return
         wanted = np.unique(self._pack.index["shard"][numbers])
         for number in wanted[wanted < len(self._opened)].tolist():
@@ -60,27 +62,36 @@ class NativePack:
                 self._maps[number] = whole.ctypes.data
             self._descriptors[number] = shard.fd
             self._opened[number] = True
+        self._is_all_open = bool(self._opened.all())
 
-    def gather(self, numbers: Int64s, names: list[str]) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint8]]:
-        """Fixed arrays and scalars, one array a field, and the status of each sample (0: whole)."""
-        self.open_shards(numbers)
-        arrays: dict[str, NDArray[Any]] = {}
-        copies = []
-        for field in self._pack.fields:
-            if field.name not in names:
-                continue
+    def gather(self, numbers: Int64s, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
+        """Fixed arrays and scalars, one array a field; None where a sample is damaged, or there is none of a number."""
+        if not self._is_all_open:
+            self.open_shards(numbers)
+        columns = self._columns.get(names) or self._prepare(names)
+        num_rows = len(numbers)
+        # a batch of small records takes microseconds, so each object that is made here counts
+        copies = (FieldCopy * len(columns))()
+        arrays = {}
+        for copy, (name, shape, dtype, offset, num_bytes, is_in_row) in zip(copies, columns, strict=True):
+            out = np.empty((num_rows, *shape), dtype)
+            arrays[name] = out
+            copy.offset, copy.num_bytes, copy.is_in_row, copy.out = offset, num_bytes, is_in_row, out.ctypes.data
+        return arrays if self._library.gather(self.view, numbers, copies) == 0 else None
+
+    def _prepare(self, names: tuple[str, ...]) -> list[_Column]:
+        fields = {field.name: field for field in self._pack.fields}
+        columns: list[_Column] = []
+        for name in names:
+            field = fields[name]
             if field.is_scalar:
-                dtype, offset = self._pack.row_dtype.fields[column_name(field)][:2]  # type: ignore[index]
-                out = np.empty(len(numbers), dtype)
-                num_bytes = dtype.itemsize
+                kind, offset = self._pack.row_dtype.fields[column_name(field)][:2]  # type: ignore[index]
+                columns.append((name, (), kind, offset, kind.itemsize, 1))
             else:
-                offset = self._pack.layout.fixed_offsets[field.name]
-                out = np.empty((len(numbers), *(field.shape or ())), field.dtype)
-                num_bytes = field.num_bytes
-            arrays[field.name] = out
-            copies.append(FieldCopy(offset=offset, num_bytes=num_bytes, is_in_row=field.is_scalar, out=out.ctypes.data))
-        status = self._library.gather(self.view, np.ascontiguousarray(numbers, np.int64), copies)
-        return {name: arrays[name] for name in names}, status
+                place = self._pack.layout.fixed_offsets[name]
+                columns.append((name, field.shape or (), np.dtype(field.dtype), place, field.num_bytes, 0))
+        self._columns[names] = columns
+        return columns
 
     def read(self, numbers: Int64s, out: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Whole records into `out`: where each begins, and the status of each."""

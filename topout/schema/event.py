@@ -79,5 +79,6 @@ CUMULATIVE_COUNTERS = frozenset({
     "write_bytes", "storage_read_bytes", "storage_write_bytes", "file_opens", "directory_scans",
     "network_received_bytes", "network_sent_bytes", "disk_read_bytes", "disk_write_bytes",
     "input_samples_running", "input_samples_opening", "input_samples_reading", "input_samples_waiting",
+    "feed_samples", "feed_bytes", "feed_wait_ns", "feed_skipped",
 })  # fmt: skip
 """Counters that only grow; the others (`resident_bytes`, `gpu_busy_percent`, …) are levels."""
