@@ -243,6 +243,7 @@ def run(bench, options):
     print(text)
     if options.out:
         name = options.machine or f"{os.cpu_count()}-cores"
+        options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{date.today()}-feed-{name}.md").write_text(text)
 
 

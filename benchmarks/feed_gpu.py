@@ -29,7 +29,7 @@ from topout.feed.augment import IMAGENET_MEAN, IMAGENET_STD, train_images
 from topout.feed.loader import Loader
 
 BATCH = 512
-NUM_DISTINCT, NUM_COPIES = 2048, 8
+NUM_DISTINCT, NUM_COPIES = 2048, 24
 
 
 def prepare(folder):
@@ -140,7 +140,7 @@ def run(args):
         results = {}
     for name, make in ways.items():
         batches = make()
-        count = args.epochs if "topout" in name else min(args.epochs, 2)
+        count = args.epochs if "topout" in name and "device" not in name else 1
         try:
             results[name] = [epoch(training, batches) for _ in range(count)]
         except Exception as error:

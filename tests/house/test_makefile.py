@@ -27,7 +27,7 @@ def position(lines: list[str], what: str) -> int:
     return found
 
 
-@pytest.mark.parametrize(("target", "extras"), [("run", "'.[torch]'"), ("test", "'.[torch,dev]'")])
+@pytest.mark.parametrize(("target", "extras"), [("run", "'.[torch]'"), ("test", "'.[torch,formats,remote,dev]'")])
 def test_torch_is_installed_before_what_depends_on_it(tmp_path: Path, target: str, extras: str) -> None:
     lines = planned(tmp_path, target)
     assert position(lines, "grep '^torch=='") < position(lines, extras)

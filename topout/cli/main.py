@@ -51,6 +51,9 @@ def call(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> object:
+    if arguments[:1] in (["pack"], ["data"]):
+        # numpy's linear algebra is not used there, and its threads spin for a while after they are made
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if arguments[:1] == ["run"]:
         import gc
 

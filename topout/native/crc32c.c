@@ -23,8 +23,8 @@
 static uint32_t tables[8][256];
 
 #ifdef HAS_INSTRUCTION
-/* Multiples of 8; no power of two, so that the lanes do not compete for one set of the cache. */
-enum { LONG_LANE = 5440, SHORT_LANE = 256 };
+/* Multiples of a line; the long one no power of two, so that the lanes do not compete for one set of the cache. */
+enum { LONG_LANE = 5440, SHORT_LANE = 256, LINE = 64, AHEAD = 2048 };
 static uint32_t long_shift[4][256], short_shift[4][256];
 
 static uint32_t shifted(const uint32_t table[4][256], uint32_t crc)
@@ -32,14 +32,20 @@ static uint32_t shifted(const uint32_t table[4][256], uint32_t crc)
     return table[0][crc & 255] ^ table[1][crc >> 8 & 255] ^ table[2][crc >> 16 & 255] ^ table[3][crc >> 24];
 }
 
+/* Shifting is linear: what it makes of the 32 single bits gives all the rest. */
 static void fill_shift(uint32_t table[4][256], int num_bytes)
 {
+    uint32_t of_bit[32];
+    for (int bit = 0; bit < 32; bit++) {
+        of_bit[bit] = 1u << bit;
+        for (int i = 0; i < num_bytes; i++)
+            of_bit[bit] = of_bit[bit] >> 8 ^ tables[0][of_bit[bit] & 255];
+    }
     for (int byte = 0; byte < 4; byte++)
         for (uint32_t value = 0; value < 256; value++) {
-            uint32_t crc = value << (8 * byte);
-            for (int i = 0; i < num_bytes; i++)
-                crc = crc >> 8 ^ tables[0][crc & 255];
-            table[byte][value] = crc;
+            table[byte][value] = 0;
+            for (int bit = 0; bit < 8; bit++)
+                table[byte][value] ^= value >> bit & 1 ? of_bit[8 * byte + bit] : 0;
         }
 }
 #endif
@@ -82,11 +88,16 @@ static inline __attribute__((always_inline)) uint32_t
 three_lanes(uint32_t crc, const uint8_t *data, int lane, const uint32_t shift[4][256], uint8_t *out)
 {
     uint32_t second = 0, third = 0;
-#pragma GCC unroll 4
-    for (int i = 0; i < lane; i += 8) {
-        crc = step(crc, data + i, out ? out + i : NULL);
-        second = step(second, data + lane + i, out ? out + lane + i : NULL);
-        third = step(third, data + 2 * lane + i, out ? out + 2 * lane + i : NULL);
+    for (int line = 0; line < lane; line += LINE) {
+        /* the processor's own prefetching stops at the end of every page, and there are three lanes */
+        for (int i = 0; i < 3 && lane == LONG_LANE; i++)
+            __builtin_prefetch(data + i * lane + line + AHEAD);
+#pragma GCC unroll 8
+        for (int i = line; i < line + LINE; i += 8) {
+            crc = step(crc, data + i, out ? out + i : NULL);
+            second = step(second, data + lane + i, out ? out + lane + i : NULL);
+            third = step(third, data + 2 * lane + i, out ? out + 2 * lane + i : NULL);
+        }
     }
     return shifted(shift, shifted(shift, crc) ^ second) ^ third;
 }

@@ -86,25 +86,62 @@ static inline __attribute__((always_inline)) void prefetch(const pack_view *pack
     }
 }
 
+/* The fields of one sample to row `i` of their arrays. */
+static int gather_one(
+    const pack_view *pack, int64_t number, int64_t i, const field_copy *fields, int32_t num_fields, scratch *memory)
+{
+    uint32_t length = 0;
+    const uint8_t *record = record_find(pack, number, memory, &length);
+    if (!record)
+        return SAMPLE_DAMAGED;
+    for (int32_t f = 0; f < num_fields; f++) {
+        const field_copy *field = &fields[f];
+        const uint8_t *from = field->is_in_row ? pack->rows + (uint64_t)number * pack->row_bytes : record;
+        if (!field->is_in_row && (uint64_t)field->offset + field->num_bytes > length)
+            return SAMPLE_DAMAGED;
+        memcpy(field->out + (uint64_t)i * field->num_bytes, from + field->offset, field->num_bytes);
+    }
+    return SAMPLE_FINE;
+}
+
+/* The same where the first field is the whole record and all others are in the row: verified while it is copied. */
+static int gather_whole(const pack_view *pack, int64_t number, int64_t i, const field_copy *fields, int32_t num_fields)
+{
+    place found;
+    if (!find_place(pack, number, &found) || found.length != fields[0].num_bytes)
+        return SAMPLE_DAMAGED;
+    uint8_t *out = fields[0].out + (uint64_t)i * fields[0].num_bytes;
+    uint32_t crc = topout_crc32c_copy(0, pack->maps[found.shard] + found.offset, found.length, out);
+    if (!is_whole(pack, number, &found, crc))
+        return SAMPLE_DAMAGED;
+    const uint8_t *row = pack->rows + (uint64_t)number * pack->row_bytes;
+    for (int32_t f = 1; f < num_fields; f++)
+        memcpy(fields[f].out + (uint64_t)i * fields[f].num_bytes, row + fields[f].offset, fields[f].num_bytes);
+    return SAMPLE_FINE;
+}
+
+static int can_take_whole(const pack_view *pack, const field_copy *fields, int32_t num_fields)
+{
+    int is_whole_record = num_fields > 0 && !fields[0].is_in_row && !pack->num_variable && fields[0].offset == 0 &&
+                          fields[0].num_bytes == pack->fixed_bytes;
+    for (int32_t f = 1; f < num_fields; f++)
+        is_whole_record &= fields[f].is_in_row;
+    for (uint64_t shard = 0; shard < pack->num_shards; shard++)
+        is_whole_record &= pack->maps[shard] != NULL;
+    return is_whole_record;
+}
+
 int64_t records_gather(
     const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields,
     uint8_t *status)
 {
     int64_t num_damaged = 0;
     scratch memory = {0};
+    int takes_whole = can_take_whole(pack, fields, num_fields);
     for (int64_t i = 0; i < num; i++) {
         prefetch(pack, numbers, num, i);
-        uint32_t length = 0;
-        const uint8_t *record = record_find(pack, numbers[i], &memory, &length);
-        status[i] = record ? SAMPLE_FINE : SAMPLE_DAMAGED;
-        for (int32_t f = 0; f < num_fields && !status[i]; f++) {
-            const field_copy *field = &fields[f];
-            const uint8_t *from = field->is_in_row ? pack->rows + (uint64_t)numbers[i] * pack->row_bytes : record;
-            if (!field->is_in_row && (uint64_t)field->offset + field->num_bytes > length)
-                status[i] = SAMPLE_DAMAGED;
-            else
-                memcpy(field->out + (uint64_t)i * field->num_bytes, from + field->offset, field->num_bytes);
-        }
+        status[i] = (uint8_t)(takes_whole ? gather_whole(pack, numbers[i], i, fields, num_fields)
+                                          : gather_one(pack, numbers[i], i, fields, num_fields, &memory));
         num_damaged += status[i] != SAMPLE_FINE;
     }
     free(memory.bytes);

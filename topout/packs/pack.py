@@ -69,6 +69,7 @@ class Pack:
         )
         self._repair = repair
         self._native: Any = None
+        self._gathered_fields: dict[tuple[str, ...] | None, tuple[Field, ...]] = {}
         """None: not looked for yet; False: not to be had."""
 
     def __len__(self) -> int:
@@ -143,20 +144,12 @@ class Pack:
         self, numbers: Sequence[int] | NDArray[Any], names: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Fixed arrays and scalars of many samples, one array a field, verified; without those skipped as damaged."""
-        fields = (
-            [self._field(name) for name in names] if names is not None else [*self.layout.fixed, *self.layout.scalars]
-        )
-        for field in fields:
-            if field.is_variable:
-                raise TopoutError(
-                    f"{field.name!r} cannot be gathered.",
-                    why="its length varies",
-                    do="read it with samples or field_bytes",
-                )
         wanted = np.ascontiguousarray(numbers, dtype=np.int64)
-        is_of_numbers = all(field.is_scalar for field in fields)
+        fields = self._gatherable(None if names is None else tuple(names))
+        is_of_numbers = fields[0].is_scalar if len(fields) == 1 else all(field.is_scalar for field in fields)
         if not is_of_numbers:
-            gathered = self._gathered_natively(wanted, tuple(field.name for field in fields))
+            native = self._native_pack()
+            gathered = None if native is None else native.gather(wanted, fields)
             if gathered is not None:
                 return gathered
         if len(wanted) and not -len(self) <= wanted.min() <= wanted.max() < len(self):
@@ -230,10 +223,19 @@ class Pack:
             self._native = False if compiled is None else NativePack(self, compiled)
         return self._native or None
 
-    def _gathered_natively(self, numbers: NDArray[np.int64], names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
-        """None also for a batch with damage in it, which the policy is applied to elsewhere."""
-        native = self._native_pack()
-        return None if native is None else native.gather(numbers, names)
+    def _gatherable(self, names: tuple[str, ...] | None) -> tuple[Field, ...]:
+        """Found out once: a batch of small records takes less time than looking its fields up."""
+        if names not in self._gathered_fields:
+            fields = (*self.layout.fixed, *self.layout.scalars) if names is None else tuple(map(self._field, names))
+            for field in fields:
+                if field.is_variable:
+                    raise TopoutError(
+                        f"{field.name!r} cannot be gathered.",
+                        why="its length varies",
+                        do="read it with samples or field_bytes",
+                    )
+            self._gathered_fields[names] = fields
+        return self._gathered_fields[names]
 
     def _gathered(self, numbers: NDArray[np.int64], fields: Sequence[Field]) -> dict[str, NDArray[Any]]:
         whole = self._all(numbers.tolist(), self._found)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.native.library import FieldCopy, Int64s, Library, PackView
+from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
 
@@ -32,7 +33,7 @@ class NativePack:
         self._held: list[Any] = [pack.index]
         self._is_mapped = is_mapped
         self._is_all_open = False
-        self._columns: dict[tuple[str, ...], list[_Column]] = {}
+        self._columns: dict[int, list[_Column]] = {}
         variable = [field.name for field in pack.layout.variable]
         self.view = PackView(
             maps=self._maps.ctypes.data,
@@ -64,11 +65,11 @@ class NativePack:
             self._opened[number] = True
         self._is_all_open = bool(self._opened.all())
 
-    def gather(self, numbers: Int64s, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:
+    def gather(self, numbers: Int64s, fields: tuple[Field, ...]) -> dict[str, NDArray[Any]] | None:
         """Fixed arrays and scalars, one array a field; None where a sample is damaged, or there is none of a number."""
         if not self._is_all_open:
             self.open_shards(numbers)
-        columns = self._columns.get(names) or self._prepare(names)
+        columns = self._columns.get(id(fields)) or self._prepare(fields)
         num_rows = len(numbers)
         # a batch of small records takes microseconds, so each object that is made here counts
         copies = (FieldCopy * len(columns))()
@@ -79,18 +80,18 @@ class NativePack:
             copy.offset, copy.num_bytes, copy.is_in_row, copy.out = offset, num_bytes, is_in_row, out.ctypes.data
         return arrays if self._library.gather(self.view, numbers, copies) == 0 else None
 
-    def _prepare(self, names: tuple[str, ...]) -> list[_Column]:
-        fields = {field.name: field for field in self._pack.fields}
+    def _prepare(self, fields: tuple[Field, ...]) -> list[_Column]:
         columns: list[_Column] = []
-        for name in names:
-            field = fields[name]
+        for field in fields:
             if field.is_scalar:
                 kind, offset = self._pack.row_dtype.fields[column_name(field)][:2]  # type: ignore[index]
-                columns.append((name, (), kind, offset, kind.itemsize, 1))
+                columns.append((field.name, (), kind, offset, kind.itemsize, 1))
             else:
-                place = self._pack.layout.fixed_offsets[name]
-                columns.append((name, field.shape or (), np.dtype(field.dtype), place, field.num_bytes, 0))
-        self._columns[names] = columns
+                place = self._pack.layout.fixed_offsets[field.name]
+                columns.append((field.name, field.shape or (), np.dtype(field.dtype), place, field.num_bytes, 0))
+        # by identity, which costs less than a hash of their names; kept, so that no other tuple can get it
+        self._columns[id(fields)] = columns
+        self._held.append(fields)
         return columns
 
     def read(self, numbers: Int64s, out: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
