@@ -7,12 +7,15 @@ import resource
 import subprocess
 import sys
 
+import h5py
+import numpy as np
 import pytest
 
 from tests.conftest import REPOSITORY
 from tests.packs.packs import contents, file_folder, flip, image_folder
 from topout.cli.main import call
 from topout.cli.sizes import bytes_text, parse_bytes
+from topout.packs.pack import open_pack
 from topout.schema.errors import TopoutError
 
 MOUNTED = 'mount -t tmpfs -o {options} none "$1" && shift && exec "$@"'
@@ -89,6 +92,24 @@ def test_damage_is_named_exits_with_1_and_is_repaired(run_topout, tmp_path):
     mended = run_topout(["data", "check", "pack", "--repair", "--source", "moved"])
     assert (mended.code, "pack is whole" in mended.stdout) == (0, True)
     assert contents(tmp_path / "pack") == before
+
+
+def test_chosen_columns_are_packed_and_repaired(run_topout, tmp_path):
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"], file["x_test"] = np.arange(40).reshape(10, 4), np.arange(10), np.zeros((3, 4))
+    refused = run_topout(["pack", "data.h5", "all.pack"])
+    assert refused.code == 2
+    assert "--columns" in refused.stderr
+    done = run_topout(["pack", "data.h5", "train.pack", "--columns", "x", "--columns", "y"])
+    assert done.code == 0, done.stderr
+    with open_pack(tmp_path / "train.pack") as pack:
+        assert sorted(pack.sample(3)) == ["x", "y"]
+        assert pack.sample(3)["x"].tolist() == [12, 13, 14, 15]
+    shard = tmp_path / "train.pack" / "shard-00000.bin"
+    flip(shard, 4096)
+    assert run_topout(["data", "check", "train.pack"]).code == 1
+    mended = run_topout(["data", "check", "train.pack", "--repair"])
+    assert mended.code == 0, mended.stderr
 
 
 def test_a_damaged_manifest_is_reported_and_not_mended(run_topout, tmp_path):

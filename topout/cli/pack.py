@@ -22,6 +22,7 @@ def pack(
     /,
     *,
     source: Annotated[str | None, Parameter(name="--from")] = None,
+    columns: Annotated[list[str] | None, Parameter(negative="")] = None,
     shard_size: str = "256M",
     codec: Annotated[list[str] | None, Parameter(negative="")] = None,
     resize: int | None = None,
@@ -45,6 +46,8 @@ def pack(
         Folder for the pack.
     source
         Kind of SRC where it is not told by looking: folder, tar, lmdb, tfrecord, hdf5, parquet, mds, numpy_files, pack.
+    columns
+        Fields to take of data that has several, such as the data sets of an HDF5 file; may be repeated.
     shard_size
         About how large the files become, such as 256M.
     codec
@@ -72,6 +75,7 @@ def pack(
     """
     options = PackOptions(
         source=source,
+        columns=tuple(columns) if columns else None,
         shard_bytes=parse_bytes(shard_size),
         codecs=parse_codecs(codec or []),
         resize=resize,
@@ -84,7 +88,7 @@ def pack(
         on_error=on_error,
         is_replacing=force,
     )
-    name, listing = open_source(src, source, SourceOptions(num_threads=max(8, workers or 0)))
+    name, listing = open_source(src, source, SourceOptions(columns=options.columns, num_threads=max(8, workers or 0)))
     return pack_and_tell(listing, (name, src), dst, options, is_quiet=quiet)
 
 

@@ -71,7 +71,7 @@ class Manifest:
     shards: tuple[ShardEntry, ...]
     source: SourceEntry | None
     """None: the samples came from an iterable."""
-    options: dict[str, int | str | list[int] | None] = field(default_factory=dict)
+    options: dict[str, int | str | list[int | str] | None] = field(default_factory=dict)
     """What was done to the samples on the way; empty: nothing."""
     num_skipped: int = 0
     skipped: FileEntry | None = None

@@ -23,7 +23,7 @@ from topout.packs.packing.shard_maker import ShardMaker
 from topout.packs.packing.staging import Staging, sync_folder
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.shard import ShardFile
-from topout.packs.sources import open_source
+from topout.packs.sources import SourceOptions, open_source
 from topout.schema.errors import ExitCode, TopoutError
 
 
@@ -132,7 +132,8 @@ def _source_of(path: Path, source: Path | None) -> tuple[ShardMaker, Mapping[str
         )
     place = source or Path(manifest.source.path)
     try:
-        _, listing = open_source(place, manifest.source.plugin)
+        options = SourceOptions(columns=options_of(manifest).columns)
+        _, listing = open_source(place, manifest.source.plugin, options)
     except TopoutError as error:
         raise TopoutError(
             f"The source of {path} cannot be read.",
@@ -153,6 +154,8 @@ def _source_of(path: Path, source: Path | None) -> tuple[ShardMaker, Mapping[str
 def options_of(manifest: Manifest) -> PackOptions:
     """Those the pack was made with; what was skipped then is skipped again."""
     changes: dict[str, Any] = dict(manifest.options)
+    if "columns" in changes:
+        changes["columns"] = tuple(changes["columns"])
     if "upsample_bands" in changes:
         height, width = changes["upsample_bands"]
         changes["upsample_bands"] = (height, width)

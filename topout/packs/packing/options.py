@@ -17,6 +17,8 @@ class PackOptions:
 
     source: str | None = None
     """Name of the source's plug-in; None: whichever recognises it."""
+    columns: tuple[str, ...] | None = None
+    """Fields to take, of sources that have several; None: all."""
     shard_bytes: int = SHARD_BYTES
     codecs: Mapping[str, str] = field(default_factory=dict)
     resize: int | None = None
@@ -42,6 +44,7 @@ class PackOptions:
     def changes(self) -> dict[str, Any]:
         """What is done to samples on the way; goes into the manifest. Empty: nothing."""
         asked = {
+            "columns": None if self.columns is None else list(self.columns),
             "resize": self.resize,
             "max_side": self.max_side,
             "quality": self.quality,
