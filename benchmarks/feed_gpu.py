@@ -128,7 +128,7 @@ def from_stock(images):
 def run(args):
     images, pack = prepare(args.folder)
     training = Training()
-    results = {"synthetic before": [synthetic(training, 60)]}
+    results = {} if args.only else {"synthetic before": [synthetic(training, 60)]}
     ways = {
         "topout, host decodes": lambda: from_topout(pack, "host"),
         "topout, chosen by itself": lambda: from_topout(pack, "auto"),
@@ -137,7 +137,6 @@ def run(args):
     }
     if args.only:
         ways = {name: make for name, make in ways.items() if args.only in name}
-        results = {}
     for name, make in ways.items():
         batches = make()
         count = args.epochs if "topout" in name and "device" not in name else 1

@@ -40,6 +40,19 @@ class BadEntry:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What every listing knows of its entries before it reads them; see `Listing` for what each means."""
+
+    fields: tuple[Field, ...]
+    names: Sequence[str]
+    sizes: NDArray[np.int64]
+    fingerprint: str
+    classes: tuple[str, ...] | None
+    num_files: int
+    num_folders: int
+
+
 class Listing(Protocol):
     """Entries of a source, in an order that does not change from one call to the next."""
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topout.packs.fields import Field, Sample
+from topout.packs.fields import Sample
 from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import (
     DataFile,
@@ -30,7 +29,7 @@ from topout.packs.foreign.file_reader import check_unchanged
 from topout.packs.foreign.hdf5_columns import CLASSES_AND_FIELDS, NAMES, Column, column_value, find_columns, row_bytes
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.foreign.packages import require
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5")
@@ -84,14 +83,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hdf5Listing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class Hdf5Listing(Listed):
     files: tuple[DataFile, ...]
     starts: tuple[int, ...]
     """First entry of each file, and one behind the last."""

@@ -23,7 +23,7 @@ from topout.packs.foreign.lmdb_keys import FIELDS_KEY, field_key, is_sample_key
 from topout.packs.foreign.packages import require
 from topout.packs.foreign.signature import HEAD_BYTES, only_field_name, shared_kind
 from topout.packs.foreign.webdataset import value_of
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _DATA_FILE = "data.mdb"
@@ -60,14 +60,7 @@ def open_listing(path: Path, options: SourceOptions) -> "LmdbListing":
 
 
 @dataclass(frozen=True, kw_only=True)
-class LmdbListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class LmdbListing(Listed):
     environment: "_Environment"
     first_field: str
     """Stored under the bare name."""

@@ -9,21 +9,20 @@ import hashlib
 import mmap
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topout.packs.fields import Field, Sample
+from topout.packs.fields import Sample
 from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import DataFile, find_files, fingerprint
 from topout.packs.foreign.mds_layout import Shard, Stored, read_index, read_sample, sample_offsets
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.foreign.packages import require
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _INDEX = "index.json"
@@ -77,14 +76,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MdsListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class MdsListing(Listed):
     path: Path
     shards: tuple[Shard, ...]
     starts: tuple[int, ...]

@@ -8,7 +8,7 @@ files are columns or samples cannot be told.
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from topout.packs.foreign.data_files import DataFile, find_files, fingerprint, n
 from topout.packs.foreign.file_reader import check_unchanged
 from topout.packs.foreign.npy import read_npy_head
 from topout.packs.foreign.numbered import NumberedNames
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _BLOCK_BYTES = 8 << 20
@@ -84,14 +84,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumpyListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class NumpyListing(Listed):
     columns: tuple[Column, ...]
 
     def read_range(self, start: int, stop: int) -> Iterator[Sample | BadEntry]:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topout.packs.fields import Field, Sample
+from topout.packs.fields import Sample
 from topout.packs.foreign.arrow_columns import Column, class_names, column_value, columns_of
 from topout.packs.foreign.arrow_files import ArrowTable, batches, look
 from topout.packs.foreign.columns import chosen_fields
@@ -31,7 +30,7 @@ from topout.packs.foreign.data_files import (
 from topout.packs.foreign.file_reader import check_unchanged
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.foreign.packages import require
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _EXTENSIONS = (".parquet", ".arrow", ".feather")
@@ -78,14 +77,7 @@ def open_listing(path: Path, options: SourceOptions) -> "ParquetListing":
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParquetListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class ParquetListing(Listed):
     files: tuple[DataFile, ...]
     starts: tuple[int, ...]
     """First entry of each file, and one behind the last."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topout.packs.fields import Field, Sample
 from topout.packs.foreign.columns import chosen_fields
@@ -28,7 +27,7 @@ from topout.packs.foreign.file_reader import FileReader
 from topout.packs.foreign.signature import HEAD_BYTES, only_field_name, shared_kind
 from topout.packs.foreign.tar_groups import Group, archive_groups, told_fields, unique_names
 from topout.packs.foreign.webdataset import extensions_of, fields_of, value_of
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.packs.sources.folder import looks_like_splits
 from topout.schema.errors import TopoutError
 
@@ -88,14 +87,7 @@ def _list(path: Path, options: SourceOptions) -> "TarListing":
 
 
 @dataclass(frozen=True, kw_only=True)
-class TarListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class TarListing(Listed):
     files: tuple[DataFile, ...]
     groups: list[Group]
     extensions: dict[str, Field]

@@ -30,7 +30,7 @@ from topout.packs.foreign.file_reader import FileReader
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.foreign.signature import only_field_name, shared_kind
 from topout.packs.foreign.tfrecord_frames import TAIL_BYTES, checked_record, find_frames
-from topout.packs.sources import BadEntry, SourceOptions
+from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _EXTENSIONS = (".tfrecord", ".tfrecords", ".tfrec")
@@ -94,14 +94,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TFRecordListing:
-    fields: tuple[Field, ...]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    fingerprint: str
-    classes: tuple[str, ...] | None
-    num_files: int
-    num_folders: int
+class TFRecordListing(Listed):
     files: tuple[DataFile, ...]
     rows: Rows
     is_ours: bool

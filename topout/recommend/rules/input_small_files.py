@@ -8,15 +8,17 @@ How it is measured. Files opened from Python are counted in the rank and its loa
 finding appears above 100 opens a second when input also waits. The gain is the share of input time
 the loader spends opening and reading (all of it where that could not be told).
 
-What to do. Put the samples into few large files and read them from there: WebDataset shards, HDF5,
-LMDB or NumPy memory maps. As a first help, copy the data to the node before the job starts and read
-it from there:
+What to do. Put the samples into few large files and read them from there, without an edit to the
+script:
 
-    tar -xf dataset.tar -C "$TMPDIR"
+    topout pack images/ train.pack
+    topout run --packs train.pack train.py
+
+As a first help, copy the data to the node before the job starts and read it from there.
 
 Not a problem when the files lie on a local NVMe or in memory and the loader keeps up.
 
-Reference: https://github.com/webdataset/webdataset
+Reference: FanStore, https://arxiv.org/abs/1809.10799
 """
 
 from topout.schema.finding import Rule
@@ -37,7 +39,7 @@ RULE = Rule(
     above=100,
     when=lambda m: (largest_share(m, "input") or 0.0) > 0.05,
     because="{value:,.0f} files are opened every second, and input takes {input.wait_share:.0%} of the time.",
-    advise="Keep the samples in few large files (WebDataset, HDF5, LMDB), or copy the data to the node "
+    advise="Pack the files (topout pack FOLDER PACK) and run with --packs PACK, or copy the data to the node "
     "before training.",
     gain=_gain,
     changes=("packed-input",),

@@ -13,9 +13,13 @@ in the verdict), then
     DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True, pin_memory=True)
     dataset.map(decode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)    # Keras
 
-with as many workers as the rank has cores to spare. If the workers are busy decoding, decode once
-and store the result, or decode smaller images. If they wait for storage, keep the data in few large
-files.
+with as many workers as the rank has cores to spare. If the workers wait for storage, or there are no
+cores left, pack the data; the script stays as it is:
+
+    topout pack images/ train.pack
+    topout run --packs train.pack train.py
+
+If they are busy decoding, take `topout.Loader`, which decodes the crop alone, without workers.
 
 Not a problem when the wait only shows in the first steps after a start or an epoch;
 `persistent_workers=True` removes that.
@@ -33,7 +37,7 @@ RULE = Rule(
     when=lambda m: (largest_share(m, "input") or 0.0) > 0.10,
     because="The rank that waits most for its next batch does so {gain:.0%} of the time.",
     advise="Give the loader more workers (num_workers, persistent_workers=True; tf.data: num_parallel_calls, "
-    "prefetch), or prepare the data once and store it.",
+    "prefetch), or pack the data (topout pack) and read it with topout.Loader.",
     gain=lambda m: largest_share(m, "input"),
     changes=("loader-workers", "packed-input"),
     fires_on=Measures(input=Input(wait_share=0.40), shares={"input": 0.40}),
