@@ -346,3 +346,23 @@ def test_a_pack_may_be_read_from_copies_elsewhere(path, tmp_path):
 
     with open_pack(path, locate=locate) as pack:
         assert equal(pack.sample(19), sample(19))
+
+
+def test_records_of_a_batch_are_those_read_one_by_one_and_damage_is_named(tmp_path):
+    blobs = [bytes([number]) * (300_000 + number) for number in range(12)]
+    with PackWriter(tmp_path / "pack", fields=[Field(name="data", kind="bytes")], shard_bytes=1 << 20) as writer:
+        for number, blob in enumerate(blobs):
+            writer.add(str(number), {"data": blob})
+    numbers = [7, 0, 11, 3, 7, 5, 2, 9]
+    with open_pack(tmp_path / "pack") as pack:
+        assert pack.records(numbers) == [pack.record(number) for number in numbers]
+        assert [bytes(record[4:]) for record in pack.records(numbers)] == [blobs[number] for number in numbers]
+        row = pack.index[3]
+        place = (pack.shards[row["shard"]].path, int(row["offset"]) + 1000)
+    with place[0].open("r+b") as file:
+        file.seek(place[1])
+        file.write(b"x")
+    with open_pack(tmp_path / "pack") as pack, pytest.raises(DamagedSample, match="Sample 3"):
+        pack.records(numbers)
+    with open_pack(tmp_path / "pack", on_damage="skip") as pack:
+        assert len(pack.records(numbers)) == len(numbers) - 1

@@ -67,7 +67,7 @@ class Library:
         self._gather.restype = ctypes.c_int64
         self._read = library.records_read
         self._read.argtypes = [
-            _POINTER, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_uint64, _POINTER, _POINTER,
+            _POINTER, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_uint64, _POINTER, _POINTER, ctypes.c_int32,
         ]  # fmt: skip
         self._read.restype = ctypes.c_int64
         self.pool_open = library.pool_open
@@ -104,13 +104,13 @@ class Library:
         )
 
     def read(
-        self, pack: PackView, numbers: Int64s, out: NDArray[np.uint8]
+        self, pack: PackView, numbers: Int64s, out: NDArray[np.uint8], num_threads: int = 1
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Records one after the other into `out`: where each begins (and the last ends), and the status of each."""
         offsets, status = np.empty(len(numbers) + 1, np.uint64), np.empty(len(numbers), np.uint8)
         self._read(
             ctypes.byref(pack), numbers.ctypes.data, len(numbers), out.ctypes.data, out.nbytes,
-            offsets.ctypes.data, status.ctypes.data,
+            offsets.ctypes.data, status.ctypes.data, num_threads,
         )  # fmt: skip
         return offsets, status
 

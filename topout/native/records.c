@@ -2,13 +2,15 @@
 #define _GNU_SOURCE
 #include "records.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "crc32c.h"
 
-enum { HEADER_BYTES = 4096, CRC_AT = 16, SCALARS_AT = 24, AHEAD = 8 };
+enum { HEADER_BYTES = 4096, CRC_AT = 16, SCALARS_AT = 24, AHEAD = 8, MOST_THREADS = 16 };
+#define BYTES_WORTH_A_THREAD (1u << 20)
 
 typedef struct {
     uint32_t shard, length;
@@ -148,35 +150,69 @@ int64_t records_gather(
     return num_damaged;
 }
 
+typedef struct {
+    const pack_view *pack;
+    const int64_t *numbers;
+    const uint64_t *offsets;
+    int64_t num, next;
+    uint8_t *out, *status;
+} reading;
+
+static uint8_t read_one(const pack_view *pack, int64_t number, uint8_t *out)
+{
+    place found;
+    if (!find_place(pack, number, &found))
+        return SAMPLE_DAMAGED;
+    const uint8_t *map = pack->maps[found.shard];
+    uint32_t crc;
+    if (map) {
+        crc = topout_crc32c_copy(0, map + found.offset, found.length, out);
+    } else {
+        if (!read_fully(pack->descriptors[found.shard], out, found.length, found.offset))
+            return SAMPLE_DAMAGED;
+        crc = topout_crc32c(0, out, found.length);
+    }
+    return is_whole(pack, number, &found, crc) ? SAMPLE_FINE : SAMPLE_DAMAGED;
+}
+
+static void *read_some(void *argument)
+{
+    reading *work = argument;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
+        if (i >= work->num)
+            return NULL;
+        if (work->status[i] == SAMPLE_FINE)
+            work->status[i] = read_one(work->pack, work->numbers[i], work->out + work->offsets[i]);
+    }
+}
+
 int64_t records_read(
     const pack_view *pack, const int64_t *numbers, int64_t num, uint8_t *out, uint64_t room, uint64_t *offsets,
-    uint8_t *status)
+    uint8_t *status, int32_t num_threads)
 {
-    int64_t num_bad = 0;
     uint64_t at = 0;
     for (int64_t i = 0; i < num; i++) {
         place found;
         offsets[i] = at;
-        status[i] = SAMPLE_DAMAGED;
-        if (find_place(pack, numbers[i], &found)) {
-            if (found.length > room - at) {
-                status[i] = SAMPLE_TOO_LARGE;
-            } else {
-                const uint8_t *map = pack->maps[found.shard];
-                int is_read = 1;
-                uint32_t crc = 0;
-                if (map)
-                    crc = topout_crc32c_copy(0, map + found.offset, found.length, out + at);
-                else if ((is_read = read_fully(pack->descriptors[found.shard], out + at, found.length, found.offset)))
-                    crc = topout_crc32c(0, out + at, found.length);
-                if (is_read && is_whole(pack, numbers[i], &found, crc)) {
-                    status[i] = SAMPLE_FINE;
-                    at += found.length;
-                }
-            }
-        }
-        num_bad += status[i] != SAMPLE_FINE;
+        int is_there = find_place(pack, numbers[i], &found);
+        status[i] = !is_there ? SAMPLE_DAMAGED : found.length > room - at ? SAMPLE_TOO_LARGE : SAMPLE_FINE;
+        at += status[i] == SAMPLE_FINE ? found.length : 0;
     }
     offsets[num] = at;
+    reading work = {pack, numbers, offsets, num, 0, out, status};
+    pthread_t threads[MOST_THREADS];
+    int num_started = 0;
+    /* starting a thread takes as long as reading some 200 KB */
+    int num_worth = (int)(at / BYTES_WORTH_A_THREAD), num_asked = num_threads < num_worth ? num_threads : num_worth;
+    while (num_started < num_asked - 1 && num_started < MOST_THREADS &&
+           !pthread_create(&threads[num_started], NULL, read_some, &work))
+        num_started++;
+    read_some(&work);
+    for (int i = 0; i < num_started; i++)
+        pthread_join(threads[i], NULL);
+    int64_t num_bad = 0;
+    for (int64_t i = 0; i < num; i++)
+        num_bad += status[i] != SAMPLE_FINE;
     return num_bad;
 }

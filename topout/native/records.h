@@ -36,9 +36,10 @@ int64_t records_gather(
     const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields,
     uint8_t *status);
 
-/* Whole records, one after the other into `out`; offsets[i] is where record i begins, offsets[num] their end. */
+/* Whole records, one after the other into `out`; offsets[i] is where record i begins, offsets[num] their end. Large
+ * batches are read by several threads. */
 int64_t records_read(
     const pack_view *pack, const int64_t *numbers, int64_t num, uint8_t *out, uint64_t room, uint64_t *offsets,
-    uint8_t *status);
+    uint8_t *status, int32_t num_threads);
 
 #endif

@@ -5,6 +5,7 @@ file that is cut short meanwhile, or a file system that fails, is a damaged samp
 """
 
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
 
+_MOST_READERS = 4
+"""Threads that share one batch of records: memory is not faster for more."""
 _Column = tuple[str, tuple[int, ...], np.dtype[Any], int, int, int]
 """Name, shape and type of what is gathered, and where it stands: offset, bytes, whether in the row."""
 
@@ -97,7 +100,8 @@ class NativePack:
     def read(self, numbers: Int64s, out: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Whole records into `out`: where each begins, and the status of each."""
         self.open_shards(numbers)
-        return self._library.read(self.view, np.ascontiguousarray(numbers, np.int64), out)
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        return self._library.read(self.view, numbers, out, min(_MOST_READERS, len(os.sched_getaffinity(0))))
 
 
 def views(packs: list[NativePack]) -> "ctypes.Array[PackView]":
