@@ -160,7 +160,10 @@ if {how is not None}:
     if how is not None:
         time.sleep(0.3)
         process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     if how is None:
         assert (process.returncode, errors) == (0, "")
     else:

@@ -108,7 +108,11 @@ MPI = {
 @pytest.mark.parametrize("start", ["n1", "login"])
 def test_mpirun_spans_both_nodes(nodes: Nodes, launcher: str, start: str) -> None:
     first = nodes[0] if start == "n1" else nodes.login
-    done = first.run([*MPI[launcher], "hostname"], timeout=60)
+    for _ in range(3):
+        done = first.run([*MPI[launcher], "hostname"], timeout=60)
+        # MPICH's mpirun may write to a proxy that is not there yet
+        if done.returncode != -signal.SIGPIPE:
+            break
     assert sorted(done.stdout.split()) == ["n1", "n2"], done
 
 

@@ -29,7 +29,16 @@ def seeds(tmp_path_factory):
 def fuzz(variant, seconds, seed, seeds, folder):
     program = folder / "fuzz"
     sources = [FOLDER / name for name in SOURCES if name != "batch.c"]
-    options = ["-std=gnu11", "-g", "-O1", "-pthread", "-Wno-psabi", *ARITHMETIC, *machine_variants()[variant], *SANITIZERS]
+    options = [
+        "-std=gnu11",
+        "-g",
+        "-O1",
+        "-pthread",
+        "-Wno-psabi",
+        *ARITHMETIC,
+        *machine_variants()[variant],
+        *SANITIZERS,
+    ]
     subprocess.run([*compiler(), *options, f"-I{FOLDER}", *sources, FUZZ, "-o", program, "-lm"], check=True)
     return subprocess.run([program, str(seconds), str(seed), *seeds], capture_output=True, text=True, check=False)
 

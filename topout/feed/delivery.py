@@ -69,7 +69,8 @@ class Delivery:
         buffers = slab.buffers
         ready = Ready(value=None, num_samples=len(plan), num_bytes=buffers.num_bytes, num_skipped=buffers.num_skipped)
         if self.device is None:
-            ready.value = self._shaped(plan, slab.views(len(plan), pool.give), buffers.lists, None)
+            ready.value = self._shaped(plan, slab.views(len(plan)), buffers.lists, None)
+            pool.lend(slab)
         else:
             self._send(plan, slab, pool, decoded, ready)
         return ready

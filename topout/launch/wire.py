@@ -102,10 +102,11 @@ class Wire:
             left_s = deadline_s - time.monotonic()
             if not self.is_open:
                 raise ConnectionError("the other end is gone")
-            if left_s <= 0:
-                raise TimeoutError("the other end is silent")
-            self.wait(left_s)
+            # what has arrived counts, however late it is looked at
+            self.wait(max(0.0, left_s))
             self._ready += self.receive()
+            if left_s <= 0 and not self._ready:
+                raise TimeoutError("the other end is silent")
         return self._ready.pop(0)
 
     def wait(self, seconds: float) -> None:
