@@ -26,10 +26,10 @@ def import_torchvision():
     those it looks up lets the transforms on PIL images, which need none, load.
     """
     global _library
-    import torch
+    from torch import library
 
     if _library is None:
-        _library = torch.library.Library("torchvision", "DEF")
+        _library = library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision

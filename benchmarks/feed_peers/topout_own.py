@@ -67,7 +67,7 @@ def blobs(work):
 
 def blobs_at_once(work):
     """A batch's records verified and copied by one native call."""
-    from topout.native.library import library
+    from topout.native.bindings import library
     from topout.packs.pack import open_pack
     from topout.packs.pack_view import NativePack
 
@@ -113,7 +113,7 @@ def forced(jpegs, _boxes):
     """The native path, without a flip; it draws its own windows and says which."""
     from topout.feed.augment import RandomResizedCrop, as_transform
     from topout.feed.native_pipeline import as_structure
-    from topout.native.library import library
+    from topout.native.bindings import library
 
     native = library()
     transform = as_structure(as_transform([RandomResizedCrop(224)]), None, is_channels_last=True)

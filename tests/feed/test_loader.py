@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.feed.image_packs import write_images, write_records
+from tests.feed.image_packs import write_records
 from topout import Loader
 from topout.feed import randomness
 from topout.feed.augment import (
@@ -26,16 +26,6 @@ from topout.packs.fields import Field
 from topout.packs.pack import open_pack
 from topout.packs.packing.writer import PackWriter
 from topout.schema.errors import TopoutError
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("packs") / "images", 40)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_records(tmp_path_factory.mktemp("packs") / "records", 100, shard_bytes=400)
 
 
 def by_hand(path: Path, seed: int, epoch: int, positions: range, transform, mean_std: bool) -> np.ndarray:

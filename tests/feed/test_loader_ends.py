@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -27,20 +26,6 @@ from topout.packs.fields import Field
 from topout.packs.pack import open_pack
 from topout.packs.packing.writer import PackWriter
 from topout.schema.errors import TopoutError
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("packs") / "images", 40)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_records(tmp_path_factory.mktemp("packs") / "records", 100, shard_bytes=400)
-
-
-def feed_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("topout-")]
 
 
 def num_tasks() -> int:
@@ -110,30 +95,31 @@ def test_an_abandoned_iterator_leaves_no_thread(images: Path) -> None:
     before = num_tasks()
     iterator = iter(loader)
     next(iterator)
-    assert feed_threads() and num_tasks() > before
+    assert num_tasks() > before
     del iterator
     gc.collect()
-    assert feed_threads() == [] and falls_to(before)
+    assert falls_to(before)
     for _ in loader:
         break
     gc.collect()
-    assert feed_threads() == [] and falls_to(before)
+    assert falls_to(before)
     iterator = iter(loader)
     next(iterator)
     loader.close()
-    assert feed_threads() == []
+    assert falls_to(before)
     with pytest.raises(StopIteration):
         next(iterator)
 
 
 def test_a_finished_iterator_leaves_no_thread(images: Path) -> None:
+    before = num_tasks()
     with Loader(images, 4, transform=train_images(16)) as loader:
         iterator = iter(loader)
         for _ in range(10):
             next(iterator)
         with pytest.raises(StopIteration):
             next(iterator)
-        assert feed_threads() == []
+        assert falls_to(before)
         with pytest.raises(StopIteration):
             next(iterator)
 
@@ -141,8 +127,9 @@ def test_a_finished_iterator_leaves_no_thread(images: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, None])
 def test_a_process_that_ends_in_the_middle_ends_cleanly(images: Path, how: signal.Signals | None) -> None:
     script = f"""
-import sys, time, topout
+import signal, topout
 from topout.feed.augment import train_images
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 loader = topout.Loader({str(images)!r}, 4, transform=train_images(160))
 iterator = iter(loader)
 next(iterator)
@@ -192,14 +179,48 @@ def test_no_more_is_made_ahead_than_was_asked_for(images: Path) -> None:
 def test_a_failure_in_a_thread_is_raised_where_the_batch_is_asked_for(tmp_path: Path) -> None:
     path = write_images(tmp_path / "pack", 12)
     damage(path, 7)
+    before = num_tasks()
     with Loader(path, 4, transform=train_images(16), shuffle=False) as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(DamagedSample, match=r"Sample 7 .*class-3/0007.jpg.* is damaged"):
             next(iterator)
-        assert feed_threads() == []
+        assert falls_to(before)
         with pytest.raises(StopIteration):
             next(iterator)
+
+
+def test_no_interrupt_is_lost_whenever_it_comes(images: Path) -> None:
+    """Epochs of a few milliseconds, so that iterators are begun, read, ended and dropped all the time."""
+    script = f"""
+import os, random, signal, time, topout
+from topout.feed.augment import train_images
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+loader = topout.Loader({str(images)!r}, 4, transform=train_images(16))
+for batch in loader:
+    pass
+asked, ask = os.pipe()
+if os.fork() == 0:
+    os.close(ask)
+    while os.read(asked, 1):
+        time.sleep(random.uniform(0.001, 0.02))
+        os.kill(os.getppid(), signal.SIGINT)
+    os._exit(0)
+for _ in range(300):
+    begin = time.monotonic()
+    try:
+        os.write(ask, b"!")
+        while time.monotonic() - begin < 10:
+            for batch in loader:
+                pass
+        raise SystemExit("an interrupt was lost")
+    except KeyboardInterrupt:
+        pass
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_iterator_is_not_for_a_forked_child(records: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from topout.native import build
 
-CODE = "from topout.native.library import library, why_not; print(library() is None, why_not())"
+CODE = "from topout.native.bindings import library, why_not; print(library() is None, why_not())"
 
 
 def told(**env):
@@ -24,7 +24,7 @@ def test_it_is_compiled_on_first_use_into_the_cache_of_a_user_who_cannot_write_t
     monkeypatch.setattr(build, "places", lambda: [Path("/proc/none"), tmp_path / "cache"])
     found = build.find_or_compile()
     assert found.parent == tmp_path / "cache"
-    assert [path.name for path in found.parent.iterdir()] == [build.library_name(build.best_variant())]
+    assert [path.name for path in found.parent.iterdir()] == [build.file_name_of(build.best_variant())]
 
 
 def test_without_a_compiler_the_reason_is_told(tmp_path, monkeypatch):
@@ -47,11 +47,11 @@ def test_it_can_be_forbidden():
 
 
 def test_other_sources_have_another_name(tmp_path, monkeypatch):
-    before = build.library_name("plain")
+    before = build.file_name_of("plain")
     for path in [*build.FOLDER.glob("*.h"), *(build.FOLDER / name for name in build.SOURCES)]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(build, "FOLDER", tmp_path)
-    assert build.library_name("plain") == before
+    assert build.file_name_of("plain") == before
     with (tmp_path / "crc32c.c").open("a") as file:
         file.write("/* changed */\n")
-    assert build.library_name("plain") != before
+    assert build.file_name_of("plain") != before

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topout.native.bindings import Library
 from topout.native.build import compile_library, machine_variants
-from topout.native.library import Library
 
 
 @pytest.fixture(scope="module", params=list(machine_variants()))

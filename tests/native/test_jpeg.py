@@ -9,7 +9,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from topout.native.library import ImageChoice, ImageTransformation, library
+from topout.native.bindings import ImageChoice, ImageTransformation, library
 
 FINE, UNSUPPORTED, DAMAGED = 0, 2, 3
 RANDOM_RESIZED_CROP, RESIZE_AND_CENTRE_CROP, RESIZE_TO = 0, 1, 2

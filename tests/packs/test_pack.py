@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.packs.packs import FIELDS, contents, file_folder, flip, image_folder, pack_folder, sample, small_pack
-from topout.native import library as native
+from topout.native import bindings as native
 from topout.packs.check import check_pack
 from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.fields import Field

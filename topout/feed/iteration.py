@@ -62,14 +62,17 @@ class BatchIterator:
         if self._cools:
             self._pool.cool(_queued_copies)
         try:
-            ready: Ready = self._channel.get()
+            ready: Ready | None = self._channel.get()
         except StopIteration:
-            self._progress.is_over = not self._channel.is_closed
-            self.close()
-            raise
+            ready = None
         except BaseException:
             self.close()
             raise
+        if ready is None:
+            # not in the handler: a Ctrl-C while the threads end is then shown as an interrupt and nothing else
+            self._progress.is_over = not self._channel.is_closed
+            self.close()
+            raise StopIteration
         if ready.event is not None:
             _join_streams(ready)
         self._progress.num_taken += 1

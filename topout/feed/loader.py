@@ -107,7 +107,7 @@ class Loader:
         self._following = self._staging(stage, f"{seed}-{shuffle}-{weights}-{curriculum}-{pace}-{block_shards}")
         self._kept: Kept | None = None
         self._is_closed = False
-        self._iterators: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
+        self._iterators: list[weakref.ref[BatchIterator]] = []
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank."""
@@ -137,7 +137,9 @@ class Loader:
             feeding.batches, feeding.finish, channel=channel, progress=progress, pool=feeding.kept.pool, waits=waits,
             after_batch=feeding.heard, cools=feeding.kept.pool.cools, passed=self._passed,
         )  # fmt: skip
-        self._iterators.add(iterator)
+        # no WeakSet, which runs Python when an iterator dies: a Ctrl-C would be lost there
+        self._iterators = [reference for reference in self._iterators if reference() is not None]
+        self._iterators.append(weakref.ref(iterator))
         waits.started(start_ns)
         return iterator
 
@@ -172,8 +174,10 @@ class Loader:
     def close(self) -> None:
         """Ends all iterations and their threads, and closes the packs that this loader opened."""
         self._is_closed = True
-        for iterator in list(self._iterators):
-            iterator.close()
+        for reference in self._iterators:
+            iterator = reference()
+            if iterator is not None:
+                iterator.close()
         self._following.close()
         self.packs.close()
 

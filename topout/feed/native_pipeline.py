@@ -13,9 +13,8 @@ import numpy as np
 
 from topout.feed.augment import CenterCrop, ImageTransform, RandomCrop, RandomResizedCrop, Resize
 from topout.feed.decode import MOST_PIXELS
-from topout.feed.pack_set import PackSet
-from topout.feed.pipeline import Array, BatchPlan, Buffers, Cancelled, ImagePipeline, Pipeline
-from topout.native.library import ImageTransformation, Library, library
+from topout.feed.pipeline import Array, BatchPlan, Buffers, Cancelled, ImagePipeline
+from topout.native.bindings import ImageTransformation, Library
 from topout.packs.layout import column_name
 from topout.packs.pack_view import NativePack, views
 
@@ -58,40 +57,17 @@ def as_structure(transform: ImageTransform, table: Array | None, *, is_channels_
     return structure
 
 
-def native_image_pipeline(packs: PackSet, image: str, transform: ImageTransform, **options: Any) -> Pipeline | None:
-    """None where there is no library, or where it does not know the transform; `options` are ImagePipeline's."""
-    native = library()
-    if native is None or not can_run(transform):
-        return None
-    return NativeImagePipeline(native, packs, image, transform, **options)
-
-
 class NativeImagePipeline:
     """The fast half of an image pipeline, in front of its twin. Used by one thread."""
 
-    def __init__(
-        self,
-        library: Library,
-        packs: PackSet,
-        image: str,
-        transform: ImageTransform,
-        *,
-        num_threads: int,
-        is_channels_last: bool = True,
-        table: Array | None = None,
-        skips_damage: bool = False,
-    ) -> None:
-        self.num_threads = num_threads
+    def __init__(self, library: Library, twin: ImagePipeline) -> None:
+        self.num_threads = twin.num_threads
         self._library = library
-        self._packs = packs
-        self._image = image
-        self._table = None if table is None else np.ascontiguousarray(table)
-        self._structure = as_structure(transform, self._table, is_channels_last=is_channels_last)
-        self._twin = ImagePipeline(
-            packs, image, transform, num_threads=num_threads, is_channels_last=is_channels_last, table=table,
-            skips_damage=skips_damage,
-        )  # fmt: skip
-        self._native = [NativePack(pack, library, image, is_mapped=False) for pack in packs.packs]
+        self._twin = twin
+        self._packs, self._image = twin.packs, twin.image
+        self._table = None if twin.table is None else np.ascontiguousarray(twin.table)
+        self._structure = as_structure(twin.transform, self._table, is_channels_last=twin.is_channels_last)
+        self._native = [NativePack(pack, library, twin.image, is_mapped=False) for pack in twin.packs.packs]
         self._views = views(self._native)
         self._pool: int | None = None
         self._pool_threads = 0

@@ -98,11 +98,11 @@ class ImagePipeline:
         skips_damage: bool = False,
     ) -> None:
         self.num_threads = num_threads
-        self._packs = packs
-        self._image = image
-        self._transform = transform
-        self._is_channels_last = is_channels_last
-        self._table = table
+        self.packs = packs
+        self.image = image
+        self.transform = transform
+        self.is_channels_last = is_channels_last
+        self.table = table
         self._skips_damage = skips_damage
         self._pool: ThreadPoolExecutor | None = None
         self._pool_threads = 0
@@ -148,30 +148,30 @@ class ImagePipeline:
         key = int(plan.keys[row])
 
         def read(number: int) -> tuple[Sample, Array]:
-            sample = self._packs.sample(number)
-            return sample, self._rendered(sample[self._image], number, key)
+            sample = self.packs.sample(number)
+            return sample, self._rendered(sample[self.image], number, key)
 
         (sample, pixels), num_skipped = read_or_replace(plan, row, read, skips=self._skips_damage)
-        target = images_layout(out.arrays[self._image], is_channels_last=self._is_channels_last)[row]
-        if self._table is None:
+        target = images_layout(out.arrays[self.image], is_channels_last=self.is_channels_last)[row]
+        if self.table is None:
             target[...] = pixels
         else:
             for channel in range(3):
-                target[..., channel] = self._table[channel][pixels[..., channel]]
+                target[..., channel] = self.table[channel][pixels[..., channel]]
         for name, array in out.arrays.items():
-            if name != self._image:
+            if name != self.image:
                 array[row] = sample[name]
         for name, values in out.lists.items():
             values[row] = sample[name]
         with self._lock:
-            out.num_bytes += len(sample[self._image])
+            out.num_bytes += len(sample[self.image])
             out.num_skipped += num_skipped
 
     def _rendered(self, data: bytes, number: int, key: int) -> Array:
-        image = open_rgb(data, self._packs.name(number))
-        height, width = self._transform.size
-        crop = self._transform.step(RandomCrop)
-        window = place(self._transform, image.width, image.height, key)
+        image = open_rgb(data, self.packs.name(number))
+        height, width = self.transform.size
+        crop = self.transform.step(RandomCrop)
+        window = place(self.transform, image.width, image.height, key)
         return render(image, window, height, width, crop.fill if crop else 0)
 
 

@@ -4,87 +4,102 @@ The thread holds the channel and nothing of the iterator, so an iterator that is
 ends its thread. What goes wrong there is raised where the batch is asked for.
 """
 
-import threading
-from collections import deque
+import _thread
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from topout.feed.pipeline import Cancelled
 
 
 class Channel:
-    """A bounded queue with an end, an error and a way to close it from the reading side."""
+    """A bounded queue with an end, an error and a way to close it from the reading side.
+
+    The reader may be interrupted at any moment, so it touches nothing but queues written in C: a Ctrl-C inside one of
+    threading's conditions can leave its lock taken for good.
+    """
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._items: deque[Any] = deque()
-        self._changed = threading.Condition()
-        self._error: BaseException | None = None
-        self._is_ended = False
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._taken: SimpleQueue[None] = SimpleQueue()
+        """One for every item that the reader took; and one when it closes, so that nobody waits for it."""
+        self._num_held = 0
+        """Items put and not known to be taken; the producer's own count."""
+        self._is_over = False
         self.is_closed = False
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._items.qsize()
 
     def put(self, item: Any) -> bool:
         """Never waits: room was asked for before the item was begun. False: the reader is gone."""
-        with self._changed:
-            if not self.is_closed:
-                self._items.append(item)
-                self._changed.notify_all()
-            return not self.is_closed
+        self._num_held += 1
+        self._items.put(item)
+        return not self.is_closed
 
     def has_room(self, num_underway: int, *, waits: bool) -> bool:
         """Whether another batch may be begun beside those ready and under way. False after waiting: nobody reads."""
-        with self._changed:
-            if waits:
-                self._changed.wait_for(lambda: self.is_closed or len(self._items) + num_underway < self.depth)
-            return not self.is_closed and len(self._items) + num_underway < self.depth
+        while not self.is_closed:
+            if self._num_held + num_underway < self.depth:
+                return True
+            if not waits and self._taken.empty():
+                return False
+            self._taken.get()
+            self._num_held -= 1
+        return False
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items; with an error, the reader gets it after those that are there."""
-        with self._changed:
-            self._is_ended, self._error = True, error
-            self._changed.notify_all()
+        self._items.put(_End(error))
 
     def get(self) -> Any:
         """The next item; StopIteration at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_closed or self._is_ended or self._items)
-            if self._items and not self.is_closed:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return item
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
+        if self._is_over:
             raise StopIteration
+        item = self._items.get()
+        if not isinstance(item, _End):
+            self._taken.put(None)
+            return item
+        self._is_over = True
+        if item.error is not None and not self.is_closed:
+            raise item.error
+        raise StopIteration
 
     def close(self) -> None:
-        with self._changed:
-            self.is_closed = True
-            self._items.clear()
-            self._changed.notify_all()
+        """From any thread; a reader that waits has its end."""
+        self.is_closed = self._is_over = True
+        with suppress(Empty):
+            while True:
+                self._items.get_nowait()
+        self._items.put(_End(None))
+        self._taken.put(None)
+
+
+class _End:
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
 
 
 class Producer:
-    """A running thread that feeds a channel."""
+    """A running thread that feeds a channel; none of threading's, whose start and end lose or break on a Ctrl-C."""
 
     def __init__(self, channel: Channel, batches: Callable[[], Iterator[Any]], finish: Callable[[], None]) -> None:
         self.channel = channel
-        self._thread = threading.Thread(
-            target=_produce, args=(channel, batches, finish), name="topout-feed", daemon=True
-        )
-        self._thread.start()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._thread = _thread.start_new_thread(_produce, (channel, batches, finish, self._ended))
 
     def close(self) -> None:
-        """Returns when the thread is gone. A daemon thread that decodes while the interpreter ends would crash it."""
+        """Returns when the thread is done: one that decodes while the interpreter ends would crash it. Once only."""
         self.channel.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self._thread != _thread.get_ident():
+            self._ended.get()
 
 
-def _produce(channel: Channel, batches: Callable[[], Iterator[Any]], finish: Callable[[], None]) -> None:
+def _produce(
+    channel: Channel, batches: Callable[[], Iterator[Any]], finish: Callable[[], None], ended: "SimpleQueue[None]"
+) -> None:
     error: BaseException | None = None
     try:
         for batch in batches():
@@ -103,3 +118,4 @@ def _produce(channel: Channel, batches: Callable[[], Iterator[Any]], finish: Cal
         except BaseException as caught:
             error = error or caught
         channel.end(error)
+        ended.put(None)

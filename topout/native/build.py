@@ -45,7 +45,7 @@ def best_variant() -> str:
     return next(name for name in machine_variants() if _NEEDED_FLAGS.get(name, set()) <= flags)
 
 
-def library_name(variant: str) -> str:
+def file_name_of(variant: str) -> str:
     """Equal sources and options give equal names."""
     digest = hashlib.sha256()
     for path in sorted([*FOLDER.glob("*.h"), *(FOLDER / name for name in SOURCES)]):
@@ -70,7 +70,7 @@ def compiler() -> list[str] | None:
 
 def compile_library(variant: str, folder: Path) -> Path:
     """The library of a variant in a folder, compiled if it is not there; raises OSError or RuntimeError."""
-    library = folder / library_name(variant)
+    library = folder / file_name_of(variant)
     if library.exists():
         return library
     words = compiler()
@@ -101,8 +101,8 @@ def find_or_compile() -> Path:
     """The library for this processor; raises RuntimeError with every reason why there is none."""
     name = best_variant()
     for folder in places():
-        if (folder / library_name(name)).exists():
-            return folder / library_name(name)
+        if (folder / file_name_of(name)).exists():
+            return folder / file_name_of(name)
     reasons = []
     for folder in places():
         try:

@@ -12,7 +12,7 @@ enum { RANDOM_RESIZED_CROP = 0, RESIZE_AND_CENTRE_CROP = 1, RESIZE_TO = 2 };
 /* Types of output; PIXELS_16 looks up any 16-bit type. */
 enum { PIXELS_U8 = 0, PIXELS_F32 = 1, PIXELS_16 = 2 };
 
-/* The same for all samples of a loader. Mirrored by ctypes in native/library.py. */
+/* The same for all samples of a loader. Mirrored by ctypes in native/bindings.py. */
 typedef struct {
     int32_t kind, out_width, out_height, short_side;
     double area_low, area_high, ratio_low, ratio_high, log_ratio_low, log_ratio_high, flip_probability;

@@ -8,7 +8,7 @@
 /* What became of a sample. 2 to 4 are the decoder's (jpeg_result). */
 enum { SAMPLE_FINE = 0, SAMPLE_DAMAGED = 1, SAMPLE_TOO_LARGE = 5 };
 
-/* An open pack. Mirrored by ctypes in native/library.py. */
+/* An open pack. Mirrored by ctypes in native/bindings.py. */
 typedef struct {
     const uint8_t *const *maps;   /* by shard: its bytes, or NULL to read them through the descriptor */
     const int32_t *descriptors;   /* by shard */

@@ -16,10 +16,8 @@ def crc32c(data: bytes | bytearray | memoryview, value: int = 0) -> int:
 
 @cache
 def _function() -> Callable[[bytes | bytearray | memoryview, int], int]:
-    try:
-        from topout.native.library import library
-    except ImportError:
-        return _of_wheel
+    from topout.native.bindings import library
+
     native = library()
     return _of_wheel if native is None else native.crc32c
 

@@ -216,7 +216,7 @@ class Pack:
     def _native_pack(self) -> "NativePack | None":
         """None without the library."""
         if self._native is None:
-            from topout.native.library import library
+            from topout.native.bindings import library
             from topout.packs.pack_view import NativePack
 
             compiled = library()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topout.native.library import FieldCopy, Int64s, Library, PackView
+from topout.native.bindings import FieldCopy, Int64s, Library, PackView
 from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack

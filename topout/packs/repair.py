@@ -17,10 +17,10 @@ from topout.packs.damage import DamagedPack
 from topout.packs.layout import numbered, row_crc, row_dtype
 from topout.packs.manifest import FileEntry, Manifest, read_manifest
 from topout.packs.pack import Found, Pack
+from topout.packs.packing.begun import BegunPack, sync_folder
 from topout.packs.packing.finish import append_ending, shard_ending, write_index, write_names
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.shard_maker import ShardMaker
-from topout.packs.packing.staging import Staging, sync_folder
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.shard import ShardFile
 from topout.packs.sources import SourceOptions, open_source
@@ -55,16 +55,16 @@ def reread(pack: Pack, number: int) -> Found:
 def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path | None) -> None:
     """Writes the named files again, each whole and atomically. Raises where that cannot be done."""
     try:
-        staging = Staging(path)
+        begun = BegunPack(path)
     except OSError as error:
         raise cannot_write(path, error) from error
     try:
-        staging.clear()
+        begun.clear()
         for number, entry in enumerate(manifest.shards):
             if entry.file in damaged:
-                _rewrite_shard(staging, manifest, number, source)
+                _rewrite_shard(begun, manifest, number, source)
         if {manifest.index.file, manifest.names.file} & damaged:
-            _rewrite_index(staging, manifest)
+            _rewrite_index(begun, manifest)
         if manifest.skipped is not None and manifest.skipped.file in damaged:
             raise TopoutError(
                 f"{path / manifest.skipped.file} cannot be repaired.",
@@ -74,49 +74,49 @@ def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        staging.remove()
+        begun.remove()
 
 
-def _rewrite_shard(staging: Staging, manifest: Manifest, number: int, source: Path | None) -> None:
+def _rewrite_shard(begun: BegunPack, manifest: Manifest, number: int, source: Path | None) -> None:
     entry = manifest.shards[number]
-    maker, _ = _source_of(staging.destination, source)
-    target = staging.data_path(number)
+    maker, _ = _source_of(begun.destination, source)
+    target = begun.data_path(number)
     shard = maker.write(target, number, (entry.source_start, entry.source_stop))
     first = sum(earlier.num_samples for earlier in manifest.shards[:number])
     ending, data_crc = shard_ending(shard, numbered(shard.rows, first))
     append_ending(target, shard, ending)
-    _replace(staging, target, entry, data_crc)
+    _replace(begun, target, entry, data_crc)
 
 
-def _rewrite_index(staging: Staging, manifest: Manifest) -> None:
+def _rewrite_index(begun: BegunPack, manifest: Manifest) -> None:
     """Index and names from the copies that every shard carries."""
     pack_id = bytes.fromhex(manifest.pack_id)
     rows: list[NDArray[Any]] = []
     names: list[bytes] = []
     for number, entry in enumerate(manifest.shards):
-        shard = ShardFile(staging.destination, staging.destination / entry.file, entry, pack_id, number)
+        shard = ShardFile(begun.destination, begun.destination / entry.file, entry, pack_id, number)
         footer = shard.footer(row_dtype(manifest.fields))
         shard.close()
         rows.append(footer.rows)
         names += footer.names
     written = {
-        manifest.index: write_index(staging.folder, pack_id, rows),
-        manifest.names: write_names(staging.folder, pack_id, names),
+        manifest.index: write_index(begun.folder, pack_id, rows),
+        manifest.names: write_names(begun.folder, pack_id, names),
     }
     for listed, again in written.items():
-        _replace(staging, staging.folder / listed.file, listed, again.data_crc)
+        _replace(begun, begun.folder / listed.file, listed, again.data_crc)
 
 
-def _replace(staging: Staging, written: Path, entry: FileEntry, data_crc: int) -> None:
+def _replace(begun: BegunPack, written: Path, entry: FileEntry, data_crc: int) -> None:
     if (written.stat().st_size, data_crc) != (entry.size_bytes, entry.data_crc):
         raise TopoutError(
-            f"{staging.destination / entry.file} cannot be repaired.",
+            f"{begun.destination / entry.file} cannot be repaired.",
             why="the source does not give the same bytes any more: it has changed since it was packed",
-            do=f"name the right one with --source, or pack it again: topout pack SRC {staging.destination} --force",
+            do=f"name the right one with --source, or pack it again: topout pack SRC {begun.destination} --force",
             exit_code=ExitCode.ENVIRONMENT,
         )
-    written.replace(staging.destination / entry.file)
-    sync_folder(staging.destination)
+    written.replace(begun.destination / entry.file)
+    sync_folder(begun.destination)
 
 
 @lru_cache(maxsize=2)

@@ -28,8 +28,8 @@ from topout.packs.manifest import (
     shard_name,
 )  # fmt: skip
 from topout.packs.names import decode_name, encode_names, sorted_order
+from topout.packs.packing.begun import BegunPack, sync_folder, write_durably
 from topout.packs.packing.shard_writer import ShardRows
-from topout.packs.packing.staging import Staging, sync_folder, write_durably
 from topout.packs.shard import encode_footer
 from topout.packs.sources import BadEntry
 from topout.schema.errors import TopoutError
@@ -48,7 +48,7 @@ class Contents:
 
 
 def finish(
-    staging: Staging, contents: Contents, shards: Sequence[ShardRows], ranges: Sequence[tuple[int, int]]
+    begun: BegunPack, contents: Contents, shards: Sequence[ShardRows], ranges: Sequence[tuple[int, int]]
 ) -> Manifest:
     """Puts the pack in place; `ranges` are the source's entries of each shard."""
     if not any(len(shard.rows) for shard in shards):
@@ -60,7 +60,7 @@ def finish(
     first = 0
     for number, (shard, span) in enumerate(zip(shards, ranges, strict=True)):
         rows.append(numbered(shard.rows, first))
-        entries.append(_finish_shard(staging, number, shard, rows[-1], span))
+        entries.append(_finish_shard(begun, number, shard, rows[-1], span))
         first += len(shard.rows)
     names = [name for shard in shards for name in shard.names]
     bad = [entry for shard in shards for entry in shard.bad]
@@ -69,18 +69,18 @@ def finish(
         num_samples=len(names),
         fields=contents.fields,
         classes=contents.classes,
-        index=write_index(staging.folder, contents.pack_id, rows),
-        names=write_names(staging.folder, contents.pack_id, names),
+        index=write_index(begun.folder, contents.pack_id, rows),
+        names=write_names(begun.folder, contents.pack_id, names),
         shards=tuple(entries),
         source=contents.source,
         options=dict(contents.options),
         num_skipped=len(bad),
-        skipped=_write_skipped(staging.folder, bad) if bad else None,
+        skipped=_write_skipped(begun.folder, bad) if bad else None,
         dictionaries={name: base64.b64encode(data).decode() for name, data in contents.dictionaries.items()},
     )
-    sync_folder(staging.folder)
-    write_durably(staging.manifest_path, [manifest.encode()])
-    staging.publish(manifest)
+    sync_folder(begun.folder)
+    write_durably(begun.manifest_path, [manifest.encode()])
+    begun.publish(manifest)
     return manifest
 
 
@@ -140,15 +140,15 @@ def append_ending(path: Path, shard: ShardRows, ending: bytes) -> None:
 
 
 def _finish_shard(
-    staging: Staging, number: int, shard: ShardRows, rows: NDArray[Any], span: tuple[int, int]
+    begun: BegunPack, number: int, shard: ShardRows, rows: NDArray[Any], span: tuple[int, int]
 ) -> ShardEntry:
     file = shard_name(number)
     ending, data_crc = shard_ending(shard, rows)
-    data = staging.data_path(number)
+    data = begun.data_path(number)
     # gone when an earlier attempt came as far as here
     if data.exists():
         append_ending(data, shard, ending)
-        data.replace(staging.folder / file)
+        data.replace(begun.folder / file)
     return ShardEntry(
         file=file,
         size_bytes=shard.data_bytes + len(ending),

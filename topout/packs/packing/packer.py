@@ -13,12 +13,12 @@ from pathlib import Path
 
 from topout.packs.fields import Field
 from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry, read_manifest
+from topout.packs.packing.begun import FOLDER_NAME, BegunPack
 from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.plan import identity_of, make_plan, planned_fields
 from topout.packs.packing.shard_maker import ShardMaker, StoppedError, bad_entry
 from topout.packs.packing.shard_writer import ShardRows, read_rows, write_rows
-from topout.packs.packing.staging import FOLDER_NAME, Staging
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.packing.striping import arrange
 from topout.packs.packing.writer import taken
@@ -68,17 +68,17 @@ def pack(
     if there is not None:
         return PackReport(manifest=there, was_there=True, num_shards_kept=len(there.shards), bad=())
     try:
-        staging = _prepare(destination, options, say)
+        begun = _prepare(destination, options, say)
     except OSError as error:
         raise cannot_write(destination, error) from error
     try:
         return _Packer(
-            listing, staging, source=source, fields=fields, options=options, progress=progress or NoProgress()
+            listing, begun, source=source, fields=fields, options=options, progress=progress or NoProgress()
         ).run()
     except OSError as error:
         raise cannot_write(destination, error) from error
     finally:
-        staging.close()
+        begun.close()
 
 
 def _finished(
@@ -99,14 +99,14 @@ def _finished(
     return manifest
 
 
-def _prepare(destination: Path, options: PackOptions, say: Callable[[str], None]) -> Staging:
+def _prepare(destination: Path, options: PackOptions, say: Callable[[str], None]) -> BegunPack:
     destination.mkdir(parents=True, exist_ok=True)
     if not any(destination.iterdir()):
         # files take their striping from the folder they are made in
         told = arrange(destination, options.shard_bytes)
         if told is not None:
             say(told)
-    return Staging(destination)
+    return BegunPack(destination)
 
 
 class _Packer:
@@ -115,7 +115,7 @@ class _Packer:
     def __init__(
         self,
         listing: Listing,
-        staging: Staging,
+        begun: BegunPack,
         *,
         source: tuple[str, Path],
         fields: tuple[Field, ...],
@@ -124,10 +124,10 @@ class _Packer:
     ) -> None:
         self._listing = listing
         self._source = source
-        self._staging = staging
+        self._begun = begun
         self._options = options
         self._progress = progress
-        self._plan = make_plan(staging, listing, fields, options)
+        self._plan = make_plan(begun, listing, fields, options)
         self._maker = ShardMaker(
             listing,
             options,
@@ -138,20 +138,20 @@ class _Packer:
         )
 
     def run(self) -> PackReport:
-        if self._staging.manifest_path.exists():
-            manifest = read_manifest(self._staging.folder)
-            self._staging.publish(manifest)
+        if self._begun.manifest_path.exists():
+            manifest = read_manifest(self._begun.folder)
+            self._begun.publish(manifest)
             return PackReport(manifest=manifest, was_there=False, num_shards_kept=len(manifest.shards), bad=())
         ranges = self._plan.ranges
         kept = {number: shard for number in range(len(ranges)) if (shard := self._kept(number)) is not None}
         self._check_room(kept)
         shards = self._write_all(kept)
-        manifest = finish(self._staging, self._contents(), shards, ranges)
+        manifest = finish(self._begun, self._contents(), shards, ranges)
         bad = tuple(entry for shard in shards for entry in shard.bad)
         return PackReport(manifest=manifest, was_there=False, num_shards_kept=len(kept), bad=bad)
 
     def _kept(self, number: int) -> ShardRows | None:
-        shard = read_rows(self._staging.rows_path(number), self._plan.fields)
+        shard = read_rows(self._begun.rows_path(number), self._plan.fields)
         if shard is not None:
             start, stop = self._plan.ranges[number]
             self._progress.add(stop - start, int(self._listing.sizes[start:stop].sum()))
@@ -177,8 +177,8 @@ class _Packer:
         return [shard for _, shard in sorted({**kept, **written}.items())]
 
     def _write_shard(self, number: int) -> ShardRows:
-        done = self._maker.write(self._staging.data_path(number), number, self._plan.ranges[number])
-        write_rows(self._staging.rows_path(number), done)
+        done = self._maker.write(self._begun.data_path(number), number, self._plan.ranges[number])
+        write_rows(self._begun.rows_path(number), done)
         return done
 
     def _check_room(self, kept: dict[int, ShardRows]) -> None:
@@ -187,10 +187,10 @@ class _Packer:
             return
         spans = [span for number, span in enumerate(self._plan.ranges) if number not in kept]
         needed = sum(int(self._listing.sizes[start:stop].sum()) for start, stop in spans)
-        free = shutil.disk_usage(self._staging.folder).free
+        free = shutil.disk_usage(self._begun.folder).free
         if needed > free:
             raise TopoutError(
-                f"{self._staging.destination} has no room for the pack.",
+                f"{self._begun.destination} has no room for the pack.",
                 why=f"{needed / 1e9:.2f} GB are left to write, {free / 1e9:.2f} GB are free",
                 do="free some space or choose another disk; what is packed stays packed",
                 exit_code=ExitCode.ENVIRONMENT,

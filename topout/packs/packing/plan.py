@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from topout.packs.fields import Field, with_codecs
 from topout.packs.layout import VERSION
 from topout.packs.names import encode_name, encode_names
+from topout.packs.packing.begun import BegunPack, write_durably
 from topout.packs.packing.dictionaries import train_dictionaries
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.preprocess import Preprocessor
-from topout.packs.packing.staging import Staging, write_durably
 from topout.packs.sources import Listing
 from topout.schema.errors import TopoutError
 
@@ -70,23 +70,23 @@ def identity_of(listing: Listing, fields: Sequence[Field], options: PackOptions)
     return digest.digest()
 
 
-def make_plan(staging: Staging, listing: Listing, fields: tuple[Field, ...], options: PackOptions) -> Plan:
+def make_plan(begun: BegunPack, listing: Listing, fields: tuple[Field, ...], options: PackOptions) -> Plan:
     """The plan that was begun here, or a new one; raises where another one was begun."""
     identity, fingerprint = identity_of(listing, fields, options), listing.fingerprint
-    saved = _read(staging.plan_path)
+    saved = _read(begun.plan_path)
     if saved is not None and (saved.identity, saved.fingerprint) != (identity.hex(), fingerprint):
         if not options.is_replacing:
-            raise _another(staging, saved.identity == identity.hex())
+            raise _another(begun, saved.identity == identity.hex())
         saved = None
     if saved is None:
-        staging.clear()
+        begun.clear()
         dictionaries = train_dictionaries(listing, fields, Preprocessor(listing.fields, options))
         saved = _Saved(
             identity=identity.hex(),
             fingerprint=fingerprint,
             dictionaries={name: base64.b64encode(data).decode() for name, data in dictionaries.items()},
         )
-        write_durably(staging.plan_path, [msgspec.json.encode(asdict(saved))])
+        write_durably(begun.plan_path, [msgspec.json.encode(asdict(saved))])
     return Plan(
         identity=identity,
         fingerprint=fingerprint,
@@ -112,12 +112,12 @@ def _read(path: Path) -> _Saved | None:
         return None
 
 
-def _another(staging: Staging, has_same_plan: bool) -> TopoutError:
+def _another(begun: BegunPack, has_same_plan: bool) -> TopoutError:
     why = (
         "files of the source were changed since" if has_same_plan else "it was of another source or with other options"
     )
     return TopoutError(
-        f"Packing {staging.destination} was begun and cannot be gone on with.",
+        f"Packing {begun.destination} was begun and cannot be gone on with.",
         why=why,
         do="begin anew with --force, or give the source and options of then",
     )

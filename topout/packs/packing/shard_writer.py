@@ -19,7 +19,7 @@ from topout.packs.checksum import crc32c
 from topout.packs.fields import Field
 from topout.packs.layout import LONGEST_RECORD, FileKind, Header, padding, row_dtype
 from topout.packs.names import encode_name
-from topout.packs.packing.staging import write_durably
+from topout.packs.packing.begun import write_durably
 from topout.packs.shard import decode_footer, encode_footer
 from topout.packs.sources import BadEntry
 

@@ -17,9 +17,9 @@ from topout.packs.fields import Field, Sample, checked_fields
 from topout.packs.image_header import image_flags
 from topout.packs.layout import VERSION
 from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry
+from topout.packs.packing.begun import BegunPack
 from topout.packs.packing.finish import Contents, duplicate_name, finish
 from topout.packs.packing.shard_writer import ShardRows, ShardWriter, write_rows
-from topout.packs.packing.staging import Staging
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.record import RecordLayout
 from topout.schema.errors import TopoutError
@@ -54,8 +54,8 @@ class PackWriter:
         self._images = [field.name for field in self.fields if field.is_image]
         self._layout = RecordLayout(self.fields, self._dictionaries)
         try:
-            self._staging = Staging(self.destination)
-            self._staging.clear()
+            self._begun = BegunPack(self.destination)
+            self._begun.clear()
         except OSError as error:
             raise cannot_write(self.destination, error) from error
         plan = [VERSION, [asdict(field) for field in self.fields], self._classes, shard_bytes]
@@ -116,7 +116,7 @@ class PackWriter:
                 options={},
                 dictionaries=self._dictionaries,
             )
-            self.manifest = finish(self._staging, contents, self._done, self._ranges)
+            self.manifest = finish(self._begun, contents, self._done, self._ranges)
         except OSError as error:
             self.abandon()
             raise cannot_write(self.destination, error) from error
@@ -129,19 +129,19 @@ class PackWriter:
         """Leaves nothing behind."""
         if self._shard is not None:
             self._shard.abandon()
-        self._staging.remove()
+        self._begun.remove()
 
     def _open_shard(self) -> ShardWriter:
         if self._shard is None:
             number = len(self._done)
-            self._shard = ShardWriter(self._staging.data_path(number), self.fields, self._pack_id, number)
+            self._shard = ShardWriter(self._begun.data_path(number), self.fields, self._pack_id, number)
         return self._shard
 
     def _close_shard(self) -> None:
         if self._shard is not None:
             done = self._shard.close()
             self._shard = None
-            write_rows(self._staging.rows_path(len(self._done)), done)
+            write_rows(self._begun.rows_path(len(self._done)), done)
             start = self._ranges[-1][1] if self._ranges else 0
             self._ranges.append((start, start + len(done.rows)))
             self._done.append(done)

@@ -22,8 +22,8 @@ from topout.schema.errors import ExitCode, TopoutError
 FOLDER_NAME = ".packing"
 
 
-class Staging:
-    """The staging folder of one destination, locked for this process."""
+class BegunPack:
+    """A pack that is being made at one destination; the folder is locked for this process."""
 
     def __init__(self, destination: Path) -> None:
         self.destination = destination
