@@ -56,24 +56,30 @@ static void decode(image_worker *worker, const uint8_t *data, size_t length, uin
     counts[image_to_sample(worker, &transform, data, length, next_random(), out, &choice)]++;
 }
 
-/* Random rows over a small shard: nothing outside of it may be touched. */
+/* Random rows over a small shard, half of them near the truth: nothing outside of it may be touched. */
 static void gather(size_t counts[8])
 {
-    enum { SHARD = 4096 + 512, ROWS = 4, ROW = 32 };
-    uint8_t *shard = malloc(SHARD), *rows = malloc(ROWS * ROW), *out = malloc(8 * 16), status[8];
+    enum { SHARD = 4096 + 512, ROWS = 4, ROW = 32, WIDTH = 300, SAMPLES = 8 };
+    uint8_t *shard = malloc(SHARD), *rows = malloc(ROWS * ROW), *out = malloc(SAMPLES * WIDTH);
     for (int i = 0; i < SHARD; i++)
         shard[i] = (uint8_t)next_random();
     for (int i = 0; i < ROWS * ROW; i++)
         rows[i] = (uint8_t)(next_random() % 3 ? 0 : next_random());
+    for (int i = 0; i < ROWS && below(2); i++) {
+        uint32_t place[2] = {0, WIDTH};
+        uint64_t offset = 4090 + below(WIDTH);
+        memcpy(rows + i * ROW, place, 8);
+        memcpy(rows + i * ROW + 8, &offset, 8);
+    }
     const uint8_t *maps[1] = {shard};
     int32_t descriptors[1] = {-1};
     uint64_t ends[1] = {SHARD};
-    pack_view pack = {maps, descriptors, ends, rows, 1, ROWS, ROW, 1, 16, 0};
-    int64_t numbers[8];
-    for (int i = 0; i < 8; i++)
+    pack_view pack = {maps, descriptors, ends, rows, 1, ROWS, ROW, (uint32_t)below(2), WIDTH, 0};
+    int64_t numbers[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++)
         numbers[i] = (int64_t)below(ROWS + 2) - 1;
-    field_copy field = {4, 16, 0, out};
-    counts[records_gather(&pack, numbers, 8, &field, 1, status) > 0]++;
+    field_copy whole = {0, WIDTH, 0, out}, part = {4, 16, 0, out};
+    counts[records_gather(&pack, numbers, SAMPLES, below(2) ? &whole : &part, 1) > 0]++;
     free(shard);
     free(rows);
     free(out);

@@ -24,7 +24,7 @@ def test_it_is_compiled_on_first_use_into_the_cache_of_a_user_who_cannot_write_t
     monkeypatch.setattr(build, "places", lambda: [Path("/proc/none"), tmp_path / "cache"])
     found = build.find_or_compile()
     assert found.parent == tmp_path / "cache"
-    assert [path.name for path in found.parent.iterdir()] == [build.file_name_of(build.best_variant())]
+    assert [path.name for path in found.parent.iterdir()] == [build.file_name_of(build.usable_variants()[0])]
 
 
 def test_without_a_compiler_the_reason_is_told(tmp_path, monkeypatch):
@@ -37,7 +37,7 @@ def test_without_a_compiler_the_reason_is_told(tmp_path, monkeypatch):
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.raises(RuntimeError, match="false failed"):
-        build.compile_library(build.best_variant(), tmp_path)
+        build.compile_library(build.usable_variants()[0], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

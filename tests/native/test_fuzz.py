@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests.native.test_jpeg import encoded, picture
-from topout.native.build import ARITHMETIC, FOLDER, SOURCES, compiler, machine_variants
+from topout.native.build import ARITHMETIC, FOLDER, SOURCES, compiler, machine_variants, usable_variants
 
 FUZZ = __file__.replace("test_fuzz.py", "fuzz.c")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -43,14 +43,14 @@ def fuzz(variant, seconds, seed, seeds, folder):
     return subprocess.run([program, str(seconds), str(seed), *seeds], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("variant", machine_variants())
+@pytest.mark.parametrize("variant", usable_variants())
 def test_the_sanitizers_find_nothing(variant, seeds, tmp_path, seed_of_commit):
     done = fuzz(variant, 15, seed_of_commit, seeds, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("variant", machine_variants())
+@pytest.mark.parametrize("variant", usable_variants())
 def test_the_sanitizers_find_nothing_in_ten_minutes(variant, seeds, tmp_path, seed_of_commit):
     done = fuzz(variant, 600, seed_of_commit, seeds, tmp_path)
     print(variant, done.stdout)

@@ -53,6 +53,13 @@ class ImageChoice(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("left", "top", "width", "height", "is_flipped")]
 
 
+def address_of(array: NDArray[Any]) -> int:
+    """`array.ctypes.data`, in a third of its time, which is felt in batches of small records."""
+    if array.flags.writeable and array.size:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return array.ctypes.data
+
+
 class Library:
     """The functions, with their types declared; buffers are numpy arrays, which must be contiguous."""
 
@@ -63,7 +70,7 @@ class Library:
         self._crc32c.argtypes = [ctypes.c_uint32, _POINTER, ctypes.c_size_t]
         self._crc32c.restype = ctypes.c_uint32
         self._gather = library.records_gather
-        self._gather.argtypes = [_POINTER, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_int32, _POINTER]
+        self._gather.argtypes = [_POINTER, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_int32]
         self._gather.restype = ctypes.c_int64
         self._read = library.records_read
         self._read.argtypes = [
@@ -98,10 +105,7 @@ class Library:
 
     def gather(self, pack: PackView, numbers: Int64s, fields: "ctypes.Array[FieldCopy]") -> int:
         """Copies fields of verified samples to where they say; how many samples are damaged."""
-        status = np.empty(len(numbers), np.uint8)
-        return int(
-            self._gather(ctypes.byref(pack), numbers.ctypes.data, len(numbers), fields, len(fields), status.ctypes.data)
-        )
+        return int(self._gather(ctypes.byref(pack), address_of(numbers), len(numbers), fields, len(fields)))
 
     def read(
         self, pack: PackView, numbers: Int64s, out: NDArray[np.uint8], num_threads: int = 1

@@ -23,15 +23,22 @@ SOURCES = (
 # no contraction: a fused multiply-add would round otherwise than the Python twin; wrapv: damaged files overflow
 ARITHMETIC = ("-ffp-contract=off", "-fwrapv")
 OPTIONS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *ARITHMETIC)
+_AVX2 = ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt", "-msse4.2")
 VARIANTS = {
     "x86_64": {
-        "avx2": ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt", "-msse4.2"),
+        "avx512": (*_AVX2, "-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mpclmul", "-mvpclmulqdq"),
+        "avx2": _AVX2,
         "plain": (),
     },
     "aarch64": {"crc": ("-march=armv8-a+crc",), "plain": ()},
 }  # fmt: skip
 """By machine, best first."""
-_NEEDED_FLAGS = {"avx2": {"avx2", "bmi1", "bmi2", "abm", "popcnt", "sse4_2"}, "crc": {"crc32"}}
+_AVX2_FLAGS = {"avx2", "bmi1", "bmi2", "abm", "popcnt", "sse4_2"}
+_NEEDED_FLAGS = {
+    "avx512": {*_AVX2_FLAGS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "pclmulqdq", "vpclmulqdq"},
+    "avx2": _AVX2_FLAGS,
+    "crc": {"crc32"},
+}
 _TIMEOUT_S = 300
 
 
@@ -39,10 +46,10 @@ def machine_variants() -> dict[str, tuple[str, ...]]:
     return VARIANTS.get(platform.machine(), {"plain": ()})
 
 
-def best_variant() -> str:
-    """The one that this processor runs fastest."""
+def usable_variants() -> list[str]:
+    """Those that this processor runs, the fastest first."""
     flags = _processor_flags()
-    return next(name for name in machine_variants() if _NEEDED_FLAGS.get(name, set()) <= flags)
+    return [name for name in machine_variants() if _NEEDED_FLAGS.get(name, set()) <= flags]
 
 
 def file_name_of(variant: str) -> str:
@@ -99,7 +106,7 @@ def compile_library(variant: str, folder: Path) -> Path:
 
 def find_or_compile() -> Path:
     """The library for this processor; raises RuntimeError with every reason why there is none."""
-    name = best_variant()
+    name = usable_variants()[0]
     for folder in places():
         if (folder / file_name_of(name)).exists():
             return folder / file_name_of(name)

@@ -37,10 +37,9 @@ static int find_place(const pack_view *pack, int64_t number, place *found)
 static int is_whole(const pack_view *pack, int64_t number, const place *found, uint32_t crc)
 {
     const uint8_t *row = pack->rows + (uint64_t)number * pack->row_bytes;
-    crc = topout_crc32c(crc, row, CRC_AT);
-    crc = topout_crc32c(crc, row + SCALARS_AT, pack->row_bytes - SCALARS_AT);
-    uint64_t own = (uint64_t)number;
-    return topout_crc32c(crc, (const uint8_t *)&own, 8) == found->crc;
+    crc = topout_crc32c_words(crc, row, CRC_AT / 8);
+    crc = topout_crc32c_words(crc, row + SCALARS_AT, (pack->row_bytes - SCALARS_AT) / 8);
+    return topout_crc32c_words(crc, (const uint8_t *)&number, 1) == found->crc;
 }
 
 static int read_fully(int descriptor, uint8_t *out, uint32_t length, uint64_t offset)
@@ -134,17 +133,16 @@ static int can_take_whole(const pack_view *pack, const field_copy *fields, int32
 }
 
 int64_t records_gather(
-    const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields,
-    uint8_t *status)
+    const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields)
 {
     int64_t num_damaged = 0;
     scratch memory = {0};
     int takes_whole = can_take_whole(pack, fields, num_fields);
     for (int64_t i = 0; i < num; i++) {
         prefetch(pack, numbers, num, i);
-        status[i] = (uint8_t)(takes_whole ? gather_whole(pack, numbers[i], i, fields, num_fields)
-                                          : gather_one(pack, numbers[i], i, fields, num_fields, &memory));
-        num_damaged += status[i] != SAMPLE_FINE;
+        int became = takes_whole ? gather_whole(pack, numbers[i], i, fields, num_fields)
+                                 : gather_one(pack, numbers[i], i, fields, num_fields, &memory);
+        num_damaged += became != SAMPLE_FINE;
     }
     free(memory.bytes);
     return num_damaged;

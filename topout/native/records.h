@@ -31,10 +31,9 @@ typedef struct {
 /* The record of a sample in memory, its length in *length; NULL for one that is not what was packed. */
 const uint8_t *record_find(const pack_view *pack, int64_t number, scratch *memory, uint32_t *length);
 
-/* Fixed fields of many samples, one array a field. Returns how many samples are damaged; `status` says which. */
+/* Fixed fields of many samples, one array a field. Returns how many samples are damaged. */
 int64_t records_gather(
-    const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields,
-    uint8_t *status);
+    const pack_view *pack, const int64_t *numbers, int64_t num, const field_copy *fields, int32_t num_fields);
 
 /* Whole records, one after the other into `out`; offsets[i] is where record i begins, offsets[num] their end. Large
  * batches are read by several threads. */

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topout.native.bindings import FieldCopy, Int64s, Library, PackView
+from topout.native.bindings import FieldCopy, Int64s, Library, PackView, address_of
 from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
 
 _MOST_READERS = 4
 """Threads that share one batch of records: memory is not faster for more."""
-_Column = tuple[str, tuple[int, ...], np.dtype[Any], int, int, int]
-"""Name, shape and type of what is gathered, and where it stands: offset, bytes, whether in the row."""
+_Column = tuple[str, tuple[int, ...], np.dtype[Any]]
+"""Name, shape and type of an array that is gathered."""
+_Columns = tuple[list[_Column], "ctypes.Array[FieldCopy]"]
+"""And where they stand, as the library takes it, yet without the arrays' addresses."""
 
 
 class NativePack:
@@ -36,7 +38,7 @@ class NativePack:
         self._held: list[Any] = [pack.index]
         self._is_mapped = is_mapped
         self._is_all_open = False
-        self._columns: dict[int, list[_Column]] = {}
+        self._columns: dict[int, _Columns] = {}
         variable = [field.name for field in pack.layout.variable]
         self.view = PackView(
             maps=self._maps.ctypes.data,
@@ -72,30 +74,32 @@ class NativePack:
         """Fixed arrays and scalars, one array a field; None where a sample is damaged, or there is none of a number."""
         if not self._is_all_open:
             self.open_shards(numbers)
-        columns = self._columns.get(id(fields)) or self._prepare(fields)
+        columns, places = self._columns.get(id(fields)) or self._prepare(fields)
         num_rows = len(numbers)
         # a batch of small records takes microseconds, so each object that is made here counts
-        copies = (FieldCopy * len(columns))()
+        copies = type(places).from_buffer_copy(places)
         arrays = {}
-        for copy, (name, shape, dtype, offset, num_bytes, is_in_row) in zip(copies, columns, strict=True):
-            out = np.empty((num_rows, *shape), dtype)
-            arrays[name] = out
-            copy.offset, copy.num_bytes, copy.is_in_row, copy.out = offset, num_bytes, is_in_row, out.ctypes.data
+        for copy, (name, shape, kind) in zip(copies, columns, strict=True):
+            arrays[name] = out = np.empty((num_rows, *shape), kind)
+            copy.out = address_of(out)
         return arrays if self._library.gather(self.view, numbers, copies) == 0 else None
 
-    def _prepare(self, fields: tuple[Field, ...]) -> list[_Column]:
+    def _prepare(self, fields: tuple[Field, ...]) -> _Columns:
         columns: list[_Column] = []
+        places = []
         for field in fields:
             if field.is_scalar:
                 kind, offset = self._pack.row_dtype.fields[column_name(field)][:2]  # type: ignore[index]
-                columns.append((field.name, (), kind, offset, kind.itemsize, 1))
+                columns.append((field.name, (), kind))
+                places.append(FieldCopy(offset=offset, num_bytes=kind.itemsize, is_in_row=1))
             else:
-                place = self._pack.layout.fixed_offsets[field.name]
-                columns.append((field.name, field.shape or (), np.dtype(field.dtype), place, field.num_bytes, 0))
+                offset = self._pack.layout.fixed_offsets[field.name]
+                columns.append((field.name, field.shape or (), np.dtype(field.dtype)))
+                places.append(FieldCopy(offset=offset, num_bytes=field.num_bytes, is_in_row=0))
         # by identity, which costs less than a hash of their names; kept, so that no other tuple can get it
-        self._columns[id(fields)] = columns
         self._held.append(fields)
-        return columns
+        self._columns[id(fields)] = columns, (FieldCopy * len(places))(*places)
+        return self._columns[id(fields)]
 
     def read(self, numbers: Int64s, out: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Whole records into `out`: where each begins, and the status of each."""
