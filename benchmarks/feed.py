@@ -40,7 +40,7 @@ NOT_PACKED = {"concatenated"}
 class Sizes:
     decoded: int = 2048
     blobs: int = 4000
-    packing_copies: int = 4
+    packing_copies: int = 12
     records: int = 200_000
     opened: int = 1_300_000
     linear: tuple[int, ...] = (10_000, 100_000, 1_000_000)

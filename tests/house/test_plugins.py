@@ -47,14 +47,14 @@ def test_a_package_from_outside_adds_a_plugin(toppings: str, monkeypatch: pytest
     outside = ModuleType("outside")
     point = EntryPoint(name="capers", value="outside", group=toppings)
     monkeypatch.setitem(sys.modules, "outside", outside)
-    monkeypatch.setattr(plugin, "entry_points", lambda group: [point] if group == toppings else [])
+    monkeypatch.setattr(plugin, "outside_plugins", lambda package: [point] if package == toppings else [])
     assert plugin.plugin_names(toppings) == ["basil", "capers", "onion"]
     assert plugin.load_plugin(toppings, "capers") is outside
 
 
 def test_an_entry_point_that_is_no_module_is_refused(toppings: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="capers", value="os:sep", group=toppings)
-    monkeypatch.setattr(plugin, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugin, "outside_plugins", lambda package: [point])
     with pytest.raises(TopoutError, match="is not a module"):
         plugin.load_plugin(toppings, "capers")
 

@@ -185,7 +185,7 @@ def test_an_outside_rule_is_used_and_broken_ones_are_noted(monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
     points = [EntryPoint(name=name, value=name, group=engine.RULES) for name in [*outside, "absent"]]
     for place in (engine, plugin):
-        monkeypatch.setattr(place, "entry_points", lambda group: points)
+        monkeypatch.setattr(place, "outside_plugins", lambda package: points)
     findings, notes = examine(STARVED)
     assert [finding.title for finding in findings if finding.code.startswith("XX")] == ["A title"]
     assert [finding.code for finding in findings if not finding.code.startswith("XX")] == ["IN01"]

@@ -65,7 +65,7 @@ def pack(
     check_images
         Decode every image whole; else only its header is read.
     workers
-        Threads; as many as there are cores when left out.
+        Threads; one more than there are cores when left out, since one of them waits for the disk.
     on_error
         stop at an entry that cannot be packed, or skip it and list it in DST/skipped.txt.
     force

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _POINTER = ctypes.c_void_p
+_SHORT_BYTES = 16 << 10
 Int64s = NDArray[np.int64]
 
 
@@ -69,6 +70,9 @@ class Library:
         self._crc32c = library.topout_crc32c
         self._crc32c.argtypes = [ctypes.c_uint32, _POINTER, ctypes.c_size_t]
         self._crc32c.restype = ctypes.c_uint32
+        # again, keeping the interpreter lock: to have it back takes longer than a few bytes do
+        self._short_crc32c = ctypes.PyDLL(str(path)).topout_crc32c
+        self._short_crc32c.argtypes, self._short_crc32c.restype = self._crc32c.argtypes, ctypes.c_uint32
         self._gather = library.records_gather
         self._gather.argtypes = [_POINTER, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_int32]
         self._gather.restype = ctypes.c_int64
@@ -99,7 +103,8 @@ class Library:
 
     def crc32c(self, data: bytes | bytearray | memoryview, value: int = 0) -> int:
         if isinstance(data, bytes):
-            return int(self._crc32c(value, data, len(data)))
+            function = self._short_crc32c if len(data) < _SHORT_BYTES else self._crc32c
+            return int(function(value, data, len(data)))
         array = np.frombuffer(data, np.uint8)
         return int(self._crc32c(value, array.ctypes.data, array.size))
 

@@ -9,14 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
 from topout.recommend.sentence import fill
 from topout.schema.finding import Finding, Rule
 from topout.schema.measures import Measures, Straggler
-from topout.schema.plugin import load_plugin, plugin_names
+from topout.schema.plugin import load_plugin, outside_plugins, plugin_names
 from topout.schema.shares import ranks_per_host
 
 RULES = "topout.recommend.rules"
@@ -49,8 +48,7 @@ def load_rules() -> tuple[dict[str, ModuleType], tuple[str, ...]]:
     modules: dict[str, ModuleType] = {}
     names: dict[str, str] = {}
     notes = []
-    # each look at entry points reads the metadata of every installed package, so look once and not once a rule
-    outside = {point.name for point in entry_points(group=RULES)}
+    outside = {point.name for point in outside_plugins(RULES)}
     for name in plugin_names(RULES):
         try:
             module = load_plugin(RULES, name) if name in outside else import_module(f"{RULES}.{name}")

@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import pkgutil
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from topout.schema.errors import TopoutError
@@ -19,12 +20,12 @@ def plugin_names(package: str) -> list[str]:
     spec = importlib.util.find_spec(package)
     places = list(spec.submodule_search_locations or []) if spec else []
     inside = {module.name for module in pkgutil.iter_modules(places) if not module.name.startswith("_")}
-    return sorted(inside | {point.name for point in entry_points(group=package)})
+    return sorted(inside | {point.name for point in outside_plugins(package)})
 
 
 def load_plugin(package: str, name: str) -> ModuleType:
     """Imports the one plug-in asked for; an unknown name is an error that lists the nearest."""
-    for point in entry_points(group=package):
+    for point in outside_plugins(package):
         if point.name == name:
             module = point.load()
             if not isinstance(module, ModuleType):
@@ -42,3 +43,9 @@ def load_plugin(package: str, name: str) -> ModuleType:
             do=f"choose one of {', '.join(near or plugin_names(package))}",
         )
     return importlib.import_module(f"{package}.{name}")
+
+
+@cache
+def outside_plugins(package: str) -> tuple[EntryPoint, ...]:
+    """Looked up once: every look reads the metadata of all that is installed."""
+    return tuple(entry_points(group=package))

@@ -136,7 +136,7 @@ def test_a_package_from_outside_may_be_believed(monkeypatch: pytest.MonkeyPatch)
     condor.detect = lambda environ: Allocation(scheduler="condor", job_id=environ["JOB"])  # type: ignore[attr-defined]
     point = EntryPoint(name="condor", value="condor", group="topout.launch.schedulers")
     monkeypatch.setitem(sys.modules, "condor", condor)
-    monkeypatch.setattr(plugin, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(plugin, "outside_plugins", lambda package: [point] if package == point.group else [])
     found = detect_allocation({"TOPOUT_SCHEDULER": "condor", "JOB": "5"})
     assert found == Allocation(scheduler="condor", job_id="5")
 

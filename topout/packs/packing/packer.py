@@ -160,7 +160,7 @@ class _Packer:
         return shard
 
     def _write_all(self, kept: dict[int, ShardRows]) -> list[ShardRows]:
-        num_workers = self._options.num_workers or min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+        num_workers = self._options.num_workers or min(_MOST_WORKERS, len(os.sched_getaffinity(0)) + 1)
         missing = [number for number in range(len(self._plan.ranges)) if number not in kept]
         with ThreadPoolExecutor(num_workers, thread_name_prefix="topout-pack") as threads:
             futures = {number: threads.submit(self._write_shard, number) for number in missing}

@@ -109,6 +109,8 @@ class ShardWriter:
             self._fd = -1
 
     def _put(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            self._crc = crc32c(part, self._crc)
         self._waiting.extend(parts)
         added = sum(map(len, parts))
         self.data_bytes += added
@@ -118,8 +120,6 @@ class ShardWriter:
 
     def _flush(self) -> None:
         """Without joining the parts first: a copy of every byte would cost as much as the write."""
-        for part in self._waiting:
-            self._crc = crc32c(part, self._crc)
         for start in range(0, len(self._waiting), _MOST_PARTS):
             _write_all(self._fd, self._waiting[start : start + _MOST_PARTS])
         self._waiting, self._num_waiting = [], 0

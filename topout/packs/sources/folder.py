@@ -9,7 +9,7 @@ own.
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ def recognises(path: Path) -> bool:
 
 def open_listing(path: Path, options: SourceOptions) -> FolderListing:
     tree = walk_files(path, options.num_threads)
-    endings = [PurePosixPath(name).suffix.lower() for name in tree.paths]
+    endings = [os.path.splitext(name)[1].lower() for name in tree.paths]  # noqa: PTH122 (ten times as fast)
     are_images = np.array([ending in _IMAGES for ending in endings], dtype=bool)
     num_others = len(endings) - int(are_images.sum())
     if not are_images.any() or num_others > _MOST_OTHERS_SHARE * len(endings):
