@@ -175,6 +175,15 @@ def test_device_time_takes_the_place_of_launches(rank: OneRank) -> None:
     }  # fmt: skip
 
 
+def test_a_device_interval_below_zero_takes_nothing_from_the_others(rank: OneRank) -> None:
+    """As recordings have it in which a loader's own stream was marked, too."""
+    rank.add(Kind.BACKWARD, 350, 400)
+    rank.add(Kind.DEVICE, 0, 300, name="forward", ref=2)
+    rank.add(Kind.DEVICE, 300, 100, name="copy", ref=2)
+    rank.add(Kind.DEVICE, 0, 600, name="backward", ref=2)
+    assert rank.phases() == {"forward": 300, "backward": 600, "other": 100}
+
+
 def test_steps_that_were_not_followed_are_like_those_that_were() -> None:
     host_ns = np.zeros((3, len(PHASES)), dtype=np.int64)
     host_ns[:, PHASE["other"]] = [1000, 2000, 1000]

@@ -30,7 +30,8 @@ def device_ns(table: RankTable, steps: Int64s) -> Int64s:
         own = rows[np.isin(table.name_id[rows], ids)]
         place = np.searchsorted(steps, table.ref[own])
         is_known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == table.ref[own])
-        np.add.at(result[:, number], place[is_known], table.duration_ns[own[is_known]])
+        # events of two streams may come in any order, and a length below zero would be taken from the other phases
+        np.add.at(result[:, number], place[is_known], np.maximum(table.duration_ns[own[is_known]], 0))
     return result
 
 

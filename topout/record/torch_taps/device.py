@@ -8,6 +8,7 @@ microseconds a step, so only as many steps are followed as fit into a small shar
 """
 
 import functools
+import threading
 from collections import deque
 from types import ModuleType
 from typing import Any
@@ -43,6 +44,8 @@ class DeviceClock:
         self._spare: list[Any] = []
         self._last: tuple[Any, int] | None = None
         """The event before the oldest pending one, and its time on the recording's clock."""
+        self._stream: Any = None
+        """That steps run on."""
         self._next_step = 0
         self._cost_ns = 0
         self._last_followed_ns = now_ns()
@@ -92,6 +95,14 @@ class DeviceClock:
     def _record(self, phase: str, at_ns: int) -> None:
         cuda = self._cuda
         if not cuda.is_initialized() or cuda.is_current_stream_capturing() or len(self._pending) >= _MAX_PENDING:
+            return
+        if threading.get_ident() != self._recorder.main_thread:
+            return
+        stream = cuda.current_stream()
+        if phase != "copy":
+            self._stream = stream
+        elif stream != self._stream:
+            # a loader that copies ahead on a stream of its own: its events are in no order with the step's
             return
         event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
         event.record()

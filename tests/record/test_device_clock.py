@@ -1,0 +1,114 @@
+"""The device clock marks what the steps' own stream does, whatever else copies to the device meanwhile.
+
+On a stand-in for CUDA whose streams are lists of times; real devices are in the GPU tier.
+"""
+
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from topout.record.recorder import Recorder
+from topout.record.settings import Settings
+from topout.record.status import StatusLine
+from topout.record.torch_taps.device import DeviceClock
+from topout.schema.event import Kind
+
+
+class StandInCuda:
+    """Each stream has a time of its own, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.times = {"own": 0.0, "side": 0.0}
+        self.stream = "own"
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+                self.at_ms = -1.0
+
+            def record(self) -> None:
+                self.at_ms = cuda.times[cuda.stream]
+
+            def query(self) -> bool:
+                return True
+
+            def elapsed_time(self, later: "Event") -> float:
+                return later.at_ms - self.at_ms
+
+        self.Event = Event
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+    def current_stream(self) -> str:
+        return self.stream
+
+    @contextmanager
+    def on(self, stream: str):
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+
+@pytest.fixture
+def device():
+    """A stand-in, its clock and the rows that it gave, by phase."""
+    cuda = StandInCuda()
+    recorder = Recorder(Settings(), StatusLine(None))
+    recorder.code = lambda kind, name="": name if kind == Kind.DEVICE else 0
+    rows: list[tuple[str, int]] = []
+    recorder.emit = lambda row: rows.append((row[0], row[2]))
+    return cuda, DeviceClock(SimpleNamespace(cuda=cuda), recorder), rows
+
+
+def step(cuda, clock, copy) -> None:
+    """3 ms forward, 6 ms backward, 1 ms optimizer; `copy` comes where the script fetched its batch."""
+    clock.mark("input")
+    copy()
+    for phase, length_ms in (("forward", 3.0), ("backward", 6.0), ("optimizer", 1.0)):
+        cuda.times["own"] += length_ms
+        clock.mark(phase)
+
+
+def test_copies_on_the_steps_stream_are_a_phase(device) -> None:
+    cuda, clock, rows = device
+
+    def copy() -> None:
+        cuda.times["own"] += 2.0
+        clock.mark("copy")
+
+    step(cuda, clock, copy)
+    step(cuda, clock, copy)
+    clock.poll()
+    phases = [("input", 0), ("copy", 2_000_000), ("forward", 3_000_000), ("backward", 6_000_000)]
+    assert rows[-5:] == [*phases, ("optimizer", 1_000_000)]
+
+
+@pytest.mark.parametrize("where", ["another stream", "another thread"])
+def test_a_loader_that_copies_ahead_disturbs_no_phase(device, where: str) -> None:
+    cuda, clock, rows = device
+
+    def ahead() -> None:
+        with cuda.on("side" if where == "another stream" else "own"):
+            clock.mark("copy")
+
+    def copy() -> None:
+        if where == "another stream":
+            ahead()
+            return
+        thread = threading.Thread(target=ahead)
+        thread.start()
+        thread.join()
+
+    for _ in range(3):
+        step(cuda, clock, copy)
+    clock.poll()
+    assert {phase for phase, _ in rows} == {"input", "forward", "backward", "optimizer"}
+    assert sum(length_ns for _, length_ns in rows) == 30_000_000
+    assert min(length_ns for _, length_ns in rows) >= 0
