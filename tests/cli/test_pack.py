@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 
@@ -12,12 +13,19 @@ import numpy as np
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.packs.packs import contents, file_folder, flip, image_folder
+from tests.launch.jobs import wait_for
+from tests.packs.packs import contents, file_folder, flip, image_folder, small_pack
 from topout.cli.main import call
 from topout.cli.sizes import bytes_text, parse_bytes
 from topout.packs.pack import open_pack
 from topout.schema.errors import TopoutError
 
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+from topout.cli.main import main
+main()
+"""
 MOUNTED = 'mount -t tmpfs -o {options} none "$1" && shift && exec "$@"'
 
 
@@ -89,6 +97,7 @@ def test_damage_is_named_exits_with_1_and_is_repaired(run_topout, tmp_path):
     (tmp_path / "files").rename(tmp_path / "moved")
     lost = run_topout(["data", "check", "pack", "--repair"])
     assert (lost.code, "--repair --source SRC" in lost.stderr) == (3, True)
+    assert lost.stderr.count("There is nothing at") == 1
     mended = run_topout(["data", "check", "pack", "--repair", "--source", "moved"])
     assert (mended.code, "pack is whole" in mended.stdout) == (0, True)
     assert contents(tmp_path / "pack") == before
@@ -140,8 +149,11 @@ def test_reading_is_timed(run_topout, tmp_path):
     image_folder(tmp_path / "images")
     run_topout(["pack", "images", "pack"])
     rates = json.loads(run_topout(["data", "bench", "pack", "--seconds", "0.05", "--json"]).stdout)
-    assert [rate["what"].split(",")[0] for rate in rates] == ["shards", "in order", "at random", "gather"]
+    assert [rate["what"].split(",")[0] for rate in rates] == ["shards", "in order", "at random"]
     assert {rate["num_samples"] for rate in rates} == {10}
+    small_pack(tmp_path / "arrays")
+    rates = json.loads(run_topout(["data", "bench", "arrays", "--seconds", "0.05", "--json"]).stdout)
+    assert [rate["what"].split(",")[0] for rate in rates] == ["shards", "in order", "at random", "gather"]
     assert "samples/s" in run_topout(["data", "bench", "pack", "--seconds", "0.05"]).stdout
 
 
@@ -153,18 +165,27 @@ def test_reading_is_timed(run_topout, tmp_path):
         (["pack", "files", "dst", "--shard-size", "big"], "'big' is not a size."),
         (["pack", "files", "dst", "--codec", "zstd"], "--codec cannot be 'zstd'."),
         (["pack", "files", "dst", "--codec", "data=zst"], "There is no zst in topout.packs.codecs."),
+        (["pack", "images", "dst", "--codec", "image=foo"], "There is no foo in topout.packs.codecs."),
         (["pack", "files", "dst", "--codec", "x=zstd"], "There is no field 'x'."),
+        (["pack", "files", "dst", "--columns", "data"], "--columns cannot be given with a folder of files."),
         (["pack", "files", "dst", "--upsample-bands", "9"], "--upsample-bands cannot be '9'."),
         (["pack", "files", "dst", "--resize", "9"], "There are no images to change."),
         (["data", "check", "files"], "files is not a pack."),
         (["data", "head", "files"], "files is not a pack."),
         (["data", "convert", "files", "dst"], "files is not a pack."),
         (["data", "unpack", "files", "dst"], "files is not a pack."),
+        (["data", "check", "nowhere"], "There is nothing at nowhere."),
+        (["data", "head", "nowhere"], "There is nothing at nowhere."),
+        (["data", "bench", "nowhere"], "There is nothing at nowhere."),
+        (["data", "convert", "nowhere", "dst"], "There is nothing at nowhere."),
+        (["data", "unpack", "nowhere", "dst"], "There is nothing at nowhere."),
+        (["data", "head", "files", "-n", "-1"], "--num cannot be -1."),
         (["data", "chek", "files"], "There is no verb 'chek'."),
     ],
 )
 def test_mistakes_are_explained_in_three_parts(tmp_path, monkeypatch, capsys, words, problem):
     file_folder(tmp_path / "files", 3, 20)
+    image_folder(tmp_path / "images", per_class=1)
     monkeypatch.chdir(tmp_path)
     assert call(words) == 2
     first, why, do = capsys.readouterr().err.splitlines()[-3:]
@@ -262,3 +283,19 @@ def test_sizes_are_refused_and_written():
         with pytest.raises(TopoutError):
             parse_bytes(text)
     assert [bytes_text(size) for size in (0, 999, 1000, 95_300, 363e6)] == ["0 B", "999 B", "1 KB", "95.3 KB", "363 MB"]
+
+
+def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path):
+    files = tmp_path / "files"
+    files.mkdir()
+    for number in range(6000):
+        (files / f"{number}.bin").write_bytes(bytes(2000))
+    command = [sys.executable, "-c", INTERRUPTIBLE, "pack", "--shard-size", "100K", files, tmp_path / "pack"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert wait_for(lambda: any((tmp_path / "pack").rglob("shard-00002*")))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted. What is packed stays packed: the same command goes on from there." in errors
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "were finished before and not read again" in done.stderr

@@ -1,6 +1,8 @@
 """A pack in a stock DataLoader: the same samples as from the files, with workers forked, spawned or none."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,15 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from tests.conftest import REPOSITORY
 from tests.feed.image_packs import damage, jpeg, photograph, write_images, write_records
-from topout import PackedDataset
+from tests.feed.serve.packs import pack_folder
+from topout import Loader, PackedDataset
+from topout.feed.augment import Resize
+from topout.feed.decode import UnreadableImage
 from topout.packs.damage import DamagedSample
+from topout.packs.fields import Field
+from topout.packs.packing.writer import PackWriter
 
 
 def as_tensor(image: Image.Image) -> torch.Tensor:
@@ -33,6 +41,59 @@ def test_samples_are_those_of_an_image_folder(images: Path) -> None:
     assert dataset.class_to_idx["class-2"] == 2
     assert dataset.targets == [number % 4 for number in range(20)]
     assert [label for _, label in dataset] == dataset.targets
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a folder of mixed formats becomes: images of no kind of their own, here one of each format."""
+    folder = tmp_path_factory.mktemp("mixed")
+    for number, ending in enumerate(("jpg", "png", "bmp", "webp")):
+        file = folder / "source" / f"class-{number}" / f"one.{ending}"
+        file.parent.mkdir(parents=True)
+        Image.fromarray(np.full((5, 4, 3), 60 * number, dtype=np.uint8)).save(file)
+    return pack_folder(folder / "source", folder / "pack")
+
+
+def test_images_of_mixed_formats_are_images(mixed: Path) -> None:
+    dataset = PackedDataset(mixed, transform=np.asarray)
+    assert [field.kind for field in dataset.pack.fields] == ["bytes", "int"]
+    assert [label for _, label in dataset] == [0, 1, 2, 3]
+    for pixels, label in dataset:
+        assert pixels.shape == (5, 4, 3) and abs(int(pixels[2, 2, 1]) - 60 * label) <= 2
+    with Loader(mixed, 4, transform=Resize((5, 4)), shuffle=False, dtype="uint8") as loader:
+        ((ours, _),) = list(loader)
+    assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), np.stack([pixels for pixels, _ in dataset]))
+
+
+def write_two_images(path: Path) -> Path:
+    fields = [Field(name="scan", kind="bytes"), Field(name="photo", kind="jpeg"), Field(name="label", kind="int")]
+    with PackWriter(path, fields=fields) as writer:
+        writer.add("0", {"scan": jpeg(photograph(1)), "photo": jpeg(photograph(2)), "label": 7})
+    return path
+
+
+def test_other_bytes_are_an_image_where_that_is_said(tmp_path: Path) -> None:
+    path = write_two_images(tmp_path / "pack")
+    plain = PackedDataset(path)[0]
+    assert plain["scan"] == jpeg(photograph(1)) and plain["photo"].size == (96, 72)
+    said = PackedDataset(path, image="scan")[0]
+    assert said["scan"].size == (96, 72) and said["photo"] == jpeg(photograph(2))
+
+
+def test_an_image_that_cannot_be_decoded_is_named_with_a_command_that_mends_the_pack(tmp_path: Path) -> None:
+    fields = [Field(name="image", kind="bytes"), Field(name="label", kind="int")]
+    with PackWriter(tmp_path / "pack", fields=fields) as writer:
+        for number in range(3):
+            data = jpeg(photograph(number))
+            writer.add(f"{number}.jpg", {"image": data[:200] if number == 1 else data, "label": number})
+    with pytest.raises(UnreadableImage, match=r"'1\.jpg' cannot be decoded") as told:
+        PackedDataset(tmp_path / "pack")[1]
+    command = told.value.do.partition("images: ")[2]
+    assert command == f"topout pack {tmp_path / 'pack'} NEW --check-images --on-error skip"
+    words = command.replace("NEW", str(tmp_path / "new")).split()
+    done = subprocess.run([sys.executable, "-m", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert PackedDataset(tmp_path / "new").targets == [0, 2]
 
 
 def test_transforms_get_the_image_and_the_label(images: Path) -> None:

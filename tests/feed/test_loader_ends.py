@@ -21,7 +21,7 @@ from topout.feed.augment import (
 )
 from topout.feed.decode import UnreadableImage
 from topout.feed.prefetch import Channel, Producer
-from topout.packs.damage import DamagedSample
+from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.fields import Field
 from topout.packs.pack import open_pack
 from topout.packs.packing.writer import PackWriter
@@ -297,6 +297,16 @@ def test_an_image_that_cannot_be_decoded_stops_or_is_skipped(tmp_path: Path) -> 
     with Loader(path, 4, transform=train_images(16), shuffle=False, on_damage="skip") as loader:
         ((_, labels),) = list(loader)
         assert labels.tolist() == [0, 1, 3, 3]
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "repair"])
+def test_a_shard_cut_short_stops_whatever_the_policy(tmp_path: Path, policy: str) -> None:
+    path = write_records(tmp_path / "pack", 20, shard_bytes=400)
+    os.truncate(path / "shard-00001.bin", 300)
+    with Loader(path, 5, on_damage=policy) as loader:
+        with pytest.raises(DamagedPack, match=r"shard-00001\.bin is damaged") as told:
+            list(loader)
+    assert "cut short: 300 bytes" in told.value.why
 
 
 def test_a_pack_that_is_damaged_throughout_stops_even_when_skipping(tmp_path: Path) -> None:

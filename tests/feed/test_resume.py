@@ -116,3 +116,30 @@ def test_a_state_of_another_pack_is_refused(records: Path, tmp_path: Path) -> No
     with Loader(records, 5) as loader, Loader(other, 5) as second:
         with pytest.raises(TopoutError, match="other data"):
             second.load_state_dict(loader.state_dict())
+
+
+def test_a_resume_that_leaves_no_batch_says_so_and_the_next_epoch_is_whole(records: Path) -> None:
+    with Loader(records, 16) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+    assert state["position"] == 48
+    with Loader(records, 16) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match="epoch 0 has no batch left: it goes on at sample 48 of 60") as told:
+            assert list(loader) == []
+        assert told[0].filename == __file__
+        assert len(list(loader)) == 3 and loader.epoch == 2
+    for last, num_samples in (("exact", 12), ("pad", 16)):
+        with Loader(records, 16, last=last) as loader:
+            loader.load_state_dict(state)
+            assert [len(batch["label"]) for batch in loader] == [num_samples]
+
+
+def test_the_length_is_of_a_whole_epoch_also_after_a_resume(records: Path) -> None:
+    with Loader(records, 5) as loader:
+        state = {**loader.state_dict(), "position": 50}
+        loader.load_state_dict(state)
+        assert len(loader) == 12
+        assert len(list(loader)) == 2

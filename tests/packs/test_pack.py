@@ -366,3 +366,23 @@ def test_records_of_a_batch_are_those_read_one_by_one_and_damage_is_named(tmp_pa
         pack.records(numbers)
     with open_pack(tmp_path / "pack", on_damage="skip") as pack:
         assert len(pack.records(numbers)) == len(numbers) - 1
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda pack: pack.sample(0),
+        lambda pack: pack.samples([0]),
+        lambda pack: pack.name(0),
+        lambda pack: pack.find("sample-0"),
+        lambda pack: pack.gather([0]),
+        lambda pack: pack.records([0]),
+        lambda pack: pack.column("label"),
+        lambda pack: pack.field_bytes(0, "caption"),
+    ],
+)
+def test_a_closed_pack_says_that_it_is_closed(path, read):
+    with open_pack(path) as pack:
+        read(pack)
+    with pytest.raises(TopoutError, match="is closed"):
+        read(pack)

@@ -78,33 +78,6 @@ def test_other_folders_become_bytes_with_any_name_and_size(tmp_path):
             assert pack.sample(number) == {"data": (source / name).read_bytes()}
 
 
-def test_few_files_that_are_no_images_are_left_out_and_counted(tmp_path):
-    source = image_folder(tmp_path / "images", per_class=10)
-    (source / "README.txt").write_text("read me")
-    _, listing = open_source(source)
-    assert len(listing.names) == 20
-    assert listing.notes == ("1 files are no images and were left out.",)
-    assert (listing.num_files, listing.num_folders) == (21, 3)
-
-
-def test_train_and_val_are_not_classes(tmp_path):
-    _, listing = open_source(image_folder(tmp_path / "images", classes=("train", "val")))
-    assert listing.classes is None
-    assert [field.name for field in listing.fields] == ["image"]
-    assert "look like parts of a dataset" in listing.notes[0]
-
-
-def test_links_are_followed_but_not_in_circles(tmp_path):
-    source = image_folder(tmp_path / "images", classes=("cat",))
-    (source / "dog").symlink_to(source / "cat")
-    (source / "cat" / "up").symlink_to(source)
-    (source / "cat" / "gone.jpg").symlink_to("nowhere.jpg")
-    os.mkfifo(source / "pipe.jpg")
-    _, listing = open_source(source)
-    assert len(listing.names) == 10
-    assert listing.classes == ("cat", "dog")
-
-
 def test_packing_again_gives_the_same_bytes_whatever_the_threads(tmp_path):
     source = file_folder(tmp_path / "files", 60, 700)
     for number, workers in enumerate((1, 2, 5)):

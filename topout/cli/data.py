@@ -6,18 +6,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from cyclopts import Parameter
 
 from topout.cli.packing_progress import PackingProgress
 from topout.cli.sizes import bytes_text, parse_bytes
-from topout.packs.check import Damage, check_pack
+from topout.packs.check import CheckReport, Damage, check_pack
 from topout.packs.fields import Value
 from topout.packs.manifest import MANIFEST_NAME, read_manifest
 from topout.packs.pack import open_pack
 from topout.schema.errors import ExitCode, TopoutError
+
+if TYPE_CHECKING:
+    from topout.packs.source_comparison import Comparison
 
 _MOST_SHOWN = 20
 Json = Annotated[bool, Parameter(negative="")]
@@ -44,6 +47,9 @@ def info(path: Path, /, *, source: Annotated[str | None, Parameter(name="--from"
     from topout.cli.data_info import render
 
     print(render(found))
+    if not found.num_samples:
+        print("\nThere is nothing to pack there.", file=sys.stderr)
+        return ExitCode.FINE
     is_pack = found.format == "pack"
     print(f"\nNext    {f'topout data check {path}' if is_pack else f'topout pack {path} DST'}", file=sys.stderr)
     return ExitCode.FINE
@@ -57,7 +63,7 @@ def check(
     source: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Verify every byte of a pack and name what is damaged; exits with 1 when damage remains.
+    """Verify every byte of a pack and name what is damaged; exits with 1 when damage or a difference remains.
 
     Parameters
     ----------
@@ -66,10 +72,12 @@ def check(
     repair
         Write damaged files again: the index from the shards, shards from the source.
     source
-        Where the source lies now, if not where it was packed from.
+        Compare the pack with every entry that lies there now; with --repair, what to repair from if the source moved.
     json
-        Print the damage as JSON.
+        Print what was found as JSON.
     """
+    if source is not None and not source.exists():
+        raise TopoutError(f"There is nothing at {source}.", why="the path does not exist", do="check its spelling")
     found = check_pack(path, num_threads=len(os.sched_getaffinity(0)))
     if repair and found.damages and found.files != {MANIFEST_NAME}:
         from topout.packs.repair import repair_files
@@ -78,18 +86,23 @@ def check(
         repair_files(path, read_manifest(path), found.files, source)
         print(f"{', '.join(sorted(found.files))} written again.", file=sys.stderr)
         found = check_pack(path, num_threads=len(os.sched_getaffinity(0)))
+    if found.damages and source is not None and not repair:
+        print(f"It was not compared with {source}: only a whole pack is.", file=sys.stderr)
+    compared = None if source is None or repair or found.damages else _compared(path, source)
     if json:
-        print(json_text.dumps(asdict(found), indent=2))
-    elif found.damages:
-        _print_damage(found.damages, sys.stdout.write)
+        told = {**asdict(found), "comparison": None if compared is None else asdict(compared)}
+        print(json_text.dumps(told, indent=2))
     else:
-        print(f"{path} is whole: {found.num_samples:,} samples, {bytes_text(found.num_bytes)}.")
+        _print_check(path, found, compared)
     if found.damages:
-        what = f"topout data check {path} --repair"
-        if MANIFEST_NAME in found.files:
-            what = f"topout pack SRC {path} --force   (pack.json cannot be mended)"
-        print(f"\nNext    {what}", file=sys.stderr)
-    return ExitCode.FINDINGS if found.damages else ExitCode.FINE
+        is_lost = MANIFEST_NAME in found.files
+        mend = f"topout pack SRC {path} --force   (pack.json cannot be mended)"
+        print(f"\nNext    {mend if is_lost else f'topout data check {path} --repair'}", file=sys.stderr)
+        return ExitCode.FINDINGS
+    if compared is not None and compared.differences:
+        print(f"\nNext    topout pack {source} {path} --force", file=sys.stderr)
+        return ExitCode.FINDINGS
+    return ExitCode.FINE
 
 
 def head(path: Path, /, *, num: Annotated[int, Parameter(name=["--num", "-n"])] = 5) -> int:
@@ -102,6 +115,8 @@ def head(path: Path, /, *, num: Annotated[int, Parameter(name=["--num", "-n"])] 
     num
         How many.
     """
+    if num < 1:
+        raise TopoutError(f"--num cannot be {num}.", why="it is how many samples to print", do="try -n 5")
     with open_pack(path) as pack:
         for number in range(min(num, len(pack))):
             print(f"{number}  {pack.name(number)!r}")
@@ -157,7 +172,7 @@ def convert(
 
 
 def bench(path: Path, /, *, seconds: float = 2.0, json: Json = False) -> int:
-    """Time reading a pack on this machine: raw, verified in order, verified at random, gathered.
+    """Time reading a pack on this machine: raw, verified in order, verified at random, fixed arrays gathered.
 
     Parameters
     ----------
@@ -212,7 +227,7 @@ def unpack(
             try:
                 unpack_to(pack, dst, to, progress)
             except OSError as error:
-                raise cannot_write(dst, error) from error
+                raise cannot_write(dst, error, "unpacking") from error
         print(f"{dst}: {len(pack):,} samples as {to}")
     return ExitCode.FINE
 
@@ -225,6 +240,26 @@ def value_text(value: Value) -> str:
         return f"{value.dtype} {value.shape}" + (f", {value.min()} to {value.max()}" if value.size else "")
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def _compared(path: Path, source: Path) -> "Comparison":
+    from topout.packs.source_comparison import compare_with_source
+
+    packed = read_manifest(path).source
+    num_entries, num_bytes = (0, 0) if packed is None else (packed.num_entries, packed.total_bytes)
+    with PackingProgress("comparing", num_entries, num_bytes) as progress:
+        return compare_with_source(path, source, progress, num_threads=len(os.sched_getaffinity(0)))
+
+
+def _print_check(path: Path, found: CheckReport, compared: "Comparison | None") -> None:
+    if found.damages:
+        _print_damage(found.damages, sys.stdout.write)
+    else:
+        print(f"{path} is whole: {found.num_samples:,} samples, {bytes_text(found.num_bytes)}.")
+    if compared is not None:
+        from topout.cli.data_comparison import render
+
+        print(render(str(path), compared))
 
 
 def _print_damage(damages: Sequence[Damage], write: Callable[[str], object]) -> None:

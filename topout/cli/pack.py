@@ -47,7 +47,8 @@ def pack(
     source
         Kind of SRC where it is not told by looking: folder, tar, lmdb, tfrecord, hdf5, parquet, mds, numpy_files, pack.
     columns
-        Fields to take of data that has several, such as the data sets of an HDF5 file; may be repeated.
+        Fields to take of data that has several, such as the data sets of an HDF5 file or the fields of a pack; may be
+        repeated. Not for a folder of files.
     shard_size
         About how large the files become, such as 256M.
     codec
@@ -100,8 +101,12 @@ def pack_and_tell(
         print(f"Note: {note}", file=sys.stderr)
     total_bytes = int(listing.sizes.sum())
     start = time.monotonic()
-    with PackingProgress("packing", len(listing.names), total_bytes, is_quiet=is_quiet) as progress:
-        report = pack_listing(listing, source, dst, options, progress=progress, say=_say)
+    try:
+        with PackingProgress("packing", len(listing.names), total_bytes, is_quiet=is_quiet) as progress:
+            report = pack_listing(listing, source, dst, options, progress=progress, say=_say)
+    except KeyboardInterrupt:
+        _say("Interrupted. What is packed stays packed: the same command goes on from there.")
+        raise
     _tell(report, dst, total_bytes, time.monotonic() - start)
     return ExitCode.FINE
 

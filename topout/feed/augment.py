@@ -8,7 +8,8 @@ at most once; anything else is refused rather than reordered. Not for other tran
 stock DataLoader.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,6 +107,18 @@ class CutMix:
     alpha: float = 1.0
 
 
+Step = (
+    RandomResizedCrop
+    | Resize
+    | CenterCrop
+    | RandomCrop
+    | RandomHorizontalFlip
+    | RandomRotate90
+    | ColorJitter
+    | Normalize
+    | MixUp
+    | CutMix
+)
 _FLOORS: tuple[tuple[type, ...], ...] = (
     (RandomResizedCrop, Resize),
     (CenterCrop, RandomCrop),
@@ -132,6 +145,8 @@ class ImageTransform:
                 why="Geometry is done while decoding, the rest on whole batches, each step at most once.",
                 do="order them: " + ", ".join(" or ".join(step.__name__ for step in floor) for floor in _FLOORS),
             )
+        for step in self.steps:
+            _check_step(step)
         if self.step(RandomResizedCrop) and self.step(CenterCrop, RandomCrop):
             raise TopoutError(
                 f"Two crops in one list: {_listed(self.steps)}",
@@ -144,7 +159,12 @@ class ImageTransform:
                 why="A batch is one array. Resize(int) fixes the short side alone.",
                 do="add RandomResizedCrop, CenterCrop or RandomCrop, or give Resize a height and a width",
             )
-        _check_values(self)
+        if self.step(RandomRotate90) and self.size[0] != self.size[1]:
+            raise TopoutError(
+                f"Images of {self.size[0]} x {self.size[1]} cannot make quarter turns.",
+                why="Turned images must have the shape of the others: they must be square.",
+                do="give both sides one length, or leave RandomRotate90 out",
+            )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -180,8 +200,11 @@ def eval_images(short_side: int = 256, size: Size = 224) -> ImageTransform:
     return as_transform([Resize(short_side), CenterCrop(size), Normalize()])
 
 
-def as_transform(steps: "ImageTransform | Sequence[Any]") -> ImageTransform:
-    return steps if isinstance(steps, ImageTransform) else ImageTransform(tuple(steps))
+def as_transform(steps: Any) -> ImageTransform:
+    """Of a list of steps, or of a single one."""
+    if isinstance(steps, ImageTransform):
+        return steps
+    return ImageTransform(tuple(steps) if isinstance(steps, (list, tuple)) else (steps,))
 
 
 def pair(size: Size) -> tuple[int, int]:
@@ -208,22 +231,90 @@ def _size_of(steps: Sequence[Any]) -> tuple[int, int] | None:
     return None
 
 
-def _check_values(transform: ImageTransform) -> None:
-    height, width = transform.size
-    crop, flip = transform.step(RandomResizedCrop), transform.step(RandomHorizontalFlip)
-    wrong = None
-    if min(height, width) < 1:
-        wrong = f"an image of {height} x {width}"
-    elif crop and not (0 < crop.scale[0] <= crop.scale[1] and 0 < crop.ratio[0] <= crop.ratio[1]):
-        wrong = f"{crop}: scale and ratio are (lowest, highest), above 0"
-    elif flip and not 0 <= flip.p <= 1:
-        wrong = f"{flip}: p is a share from 0 to 1"
-    elif transform.step(RandomRotate90) and height != width:
-        wrong = f"quarter turns of images of {height} x {width}: they must be square"
-    if wrong:
-        raise TopoutError(f"This cannot be done: {wrong}.", why="No image fits such a step.", do="change its numbers")
-    if jitter := transform.step(ColorJitter):
-        jitter.ranges()
+def _check_step(step: Any) -> None:
+    for kinds, is_right, demand, example in _DEMANDS:
+        if isinstance(step, kinds) and not is_right(step):
+            raise TopoutError(f"{step} cannot be done.", why=f"{demand}.", do=f"for example {example}")
+    if isinstance(step, ColorJitter):
+        step.ranges()
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and value >= least
+
+
+def _is_size(size: Any) -> bool:
+    if isinstance(size, (list, tuple)):
+        return len(size) == 2 and all(_is_whole(side, 1) for side in size)
+    return _is_whole(size, 1)
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """What is there as finite numbers; nothing where anything else is among it."""
+    try:
+        numbers = tuple(float(value) for value in values)
+    except (TypeError, ValueError):
+        return ()
+    return numbers if all(map(math.isfinite, numbers)) else ()
+
+
+def _is_range(values: Any) -> bool:
+    numbers = _numbers(values)
+    return len(numbers) == 2 and 0 < numbers[0] <= numbers[1]
+
+
+def _is_share(value: Any) -> bool:
+    return any(0 <= number <= 1 for number in _numbers([value]))
+
+
+def _is_normalisation(step: Normalize) -> bool:
+    mean, std = _numbers(step.mean), _numbers(step.std)
+    return len(mean) == len(std) == 3 and 0.0 not in std
+
+
+def _is_mixing(step: MixUp | CutMix) -> bool:
+    return _is_whole(step.num_classes, 1) and any(alpha > 0 for alpha in _numbers([step.alpha]))
+
+
+_DEMANDS: tuple[tuple[tuple[type, ...], Callable[[Any], bool], str, str], ...] = (
+    (
+        (RandomResizedCrop, Resize, CenterCrop, RandomCrop),
+        lambda step: _is_size(step.size),
+        "A size is a whole number above 0, or (height, width) of such",
+        "224 or (224, 320)",
+    ),
+    (
+        (RandomResizedCrop,),
+        lambda step: _is_range(step.scale) and _is_range(step.ratio),
+        "Scale and ratio are (lowest, highest) each, above 0",
+        "RandomResizedCrop(224, scale=(0.08, 1.0), ratio=(0.75, 1.33))",
+    ),
+    (
+        (RandomCrop,),
+        lambda step: _is_whole(step.padding, 0) and _is_whole(step.fill, 0) and step.fill <= 255,
+        "Padding is a whole number, 0 or more, and fill a level from 0 to 255",
+        "RandomCrop(32, padding=4)",
+    ),
+    (
+        (RandomHorizontalFlip,),
+        lambda step: _is_share(step.p),
+        "p is a share from 0 to 1",
+        "RandomHorizontalFlip(0.5)",
+    ),
+    (
+        (Normalize,),
+        _is_normalisation,
+        "Mean and std are three numbers each, one a channel, and no std is 0",
+        "Normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))",
+    ),
+    (
+        (MixUp, CutMix),
+        _is_mixing,
+        "The number of classes is a whole number above 0, alpha a number above 0",
+        "MixUp(1000, alpha=0.2)",
+    ),
+)
+"""Steps, what must hold of their numbers, how that is said, and what would do."""
 
 
 def _factors(value: float | tuple[float, float], *, centre: float) -> tuple[float, float] | None:
@@ -232,7 +323,8 @@ def _factors(value: float | tuple[float, float], *, centre: float) -> tuple[floa
         low = max(low, 0.0) if centre else low
         is_wrong = value < 0
     else:
-        low, high = value
+        # what is no pair of numbers is as wrong as a pair the wrong way round
+        low, high = _numbers(value) if len(_numbers(value)) == 2 else (1.0, 0.0)
         is_wrong = low > high
     if is_wrong or (centre and low < 0) or (not centre and (low < -0.5 or high > 0.5)):
         raise TopoutError(

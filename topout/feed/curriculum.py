@@ -26,9 +26,9 @@ class Curriculum:
     """Epochs until the order is a plain shuffle; at least 1."""
 
     def __post_init__(self) -> None:
-        if not self.pace >= 1:
+        if not (isinstance(self.pace, (int, float)) and self.pace >= 1):
             raise TopoutError(
-                f"A curriculum of pace {self.pace} has no easy part.",
+                f"A curriculum of pace {self.pace!r} has no easy part.",
                 why="The pace is the number of epochs until all samples are shuffled as one.",
                 do="pass 1 or more, or leave the curriculum out",
             )

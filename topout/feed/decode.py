@@ -7,12 +7,14 @@ would make everything above 255 white).
 
 import io
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from topout.feed.crop import Window
+from topout.feed.staging.origin import is_remote
 from topout.schema.errors import ExitCode, TopoutError
 
 if TYPE_CHECKING:
@@ -26,8 +28,8 @@ class UnreadableImage(TopoutError):  # noqa: N818 (named for the state it report
     """Bytes that are what was packed, and yet no image that can be decoded."""
 
 
-def open_rgb(data: bytes | bytearray | memoryview, name: str) -> "Image":
-    """The image as 8-bit RGB; `name` is for the error."""
+def open_rgb(data: bytes | bytearray | memoryview, name: str, pack: str | Path = "PACK") -> "Image":
+    """The image as 8-bit RGB; `name` and `pack` are for the error."""
     from PIL import Image
 
     try:
@@ -46,7 +48,8 @@ def open_rgb(data: bytes | bytearray | memoryview, name: str) -> "Image":
         raise UnreadableImage(
             f"The image {name!r} cannot be decoded.",
             why=f"{type(error).__name__}: {error}",
-            do="topout data check PACK --images, or on_damage='skip' to go on without it",
+            do="on_damage='skip' in topout.Loader goes on without it; for a pack without such images: "
+            f"topout pack {'SRC' if is_remote(pack) else pack} NEW --check-images --on-error skip",
             exit_code=ExitCode.ENVIRONMENT,
         ) from error
 

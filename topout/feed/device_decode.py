@@ -5,7 +5,9 @@ less than its decoding. Results differ from Pillow's by its rounding between the
 transform, about half a grey level on average. Not used unless torchvision is there and is measured to be faster.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from topout.feed.augment import ImageTransform, RandomCrop
@@ -15,6 +17,8 @@ from topout.feed.pipeline import BatchPlan
 
 MOST_PADDED_BYTES = 256 << 20
 """Of images laid into one array of their largest size; larger batches go in parts."""
+Named = tuple[str, Path]
+"""An image's name and its pack, for the error."""
 
 
 def is_available() -> bool:
@@ -27,7 +31,9 @@ def is_available() -> bool:
     return bool(torch.cuda.is_available())
 
 
-def decode_batch(plan: BatchPlan, data: list[bytes], transform: ImageTransform, device: Any, names: list[str]) -> Any:
+def decode_batch(
+    plan: BatchPlan, data: list[bytes], transform: ImageTransform, device: Any, names: Sequence[Named]
+) -> Any:
     """uint8 images (batch, 3, height, width) on the device, channels last in memory."""
     import torch
 
@@ -112,7 +118,7 @@ def _part(rows: list[int], windows: list[Window]) -> list[int]:
     return rows
 
 
-def _decoded(data: list[bytes], device: Any, names: list[str]) -> list[Any]:
+def _decoded(data: list[bytes], device: Any, names: Sequence[Named]) -> list[Any]:
     """RGB images on the device. What the GPU does not take (PNG, CMYK, damaged) goes through Pillow, one by one."""
     import torch
 
@@ -129,7 +135,7 @@ def _torchvision() -> Any:
     return import_module("torchvision.io")
 
 
-def _decoded_alone(encoded: Any, raw: bytes, device: Any, name: str) -> Any:
+def _decoded_alone(encoded: Any, raw: bytes, device: Any, name: Named) -> Any:
     import numpy as np
     import torch
 
@@ -137,7 +143,7 @@ def _decoded_alone(encoded: Any, raw: bytes, device: Any, name: str) -> Any:
     try:
         return io.decode_jpeg(encoded, mode=io.ImageReadMode.RGB, device=device)
     except RuntimeError:
-        image = open_rgb(raw, name)
+        image = open_rgb(raw, *name)
         whole = Window(left=0, top=0, width=image.width, height=image.height,
                        resized_width=image.width, resized_height=image.height)  # fmt: skip
         pixels = render(image, whole, image.height, image.width)

@@ -125,7 +125,7 @@ class Feeding:
         buffers.num_skipped = sum(num_skipped for _, num_skipped in read)
         data = [sample[image] for sample in samples]
         buffers.num_bytes = sum(map(len, data))
-        names = [self.packs.name(number) for (number, _), _ in read]
+        names = [(self.packs.name(number), self.packs.find(number)[0].path) for (number, _), _ in read]
         with torch.cuda.stream(self.delivery.stream):
             return device_decode.decode_batch(plan, data, transform, self.delivery.device, names)
 

@@ -14,14 +14,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from topout.feed.augment import ImageTransform, Normalize, as_transform
+from topout.feed.augment import ImageTransform, Normalize, Step, as_transform
 from topout.feed.counters import FeedCounters, WaitRecord, batches_allowed
 from topout.feed.curriculum import Curriculum, easiest_first
 from topout.feed.delivery import Delivery
 from topout.feed.feeding import Feeding
+from topout.feed.image_fields import image_field
 from topout.feed.iteration import BatchIterator, Progress
 from topout.feed.kept import Kept, make_slab
-from topout.feed.loader_checks import check_fits, check_options, image_field
+from topout.feed.loader_checks import check_fits, check_options, cuda_device, warn_if_nothing_is_left
 from topout.feed.mixing import Mixture
 from topout.feed.order import BlockShuffled, Order, Sequential, order
 from topout.feed.pack_set import PackSet, Source
@@ -34,12 +35,13 @@ from topout.feed.prefetch import Channel
 from topout.feed.slabs import SlabPool
 from topout.feed.staging.following import Following
 from topout.feed.staging.stager import StagingOptions
+from topout.feed.whole_number import whole
 from topout.record.clock import now_ns
 from topout.schema.errors import TopoutError
 
 
 class Loader:
-    """Batches of one rank: (images, labels) for packs of just these, else a dict of tensors and lists by field.
+    """Batches of one rank: (images, labels) of packs of just these, with a transform; else a dict by field.
 
     `batch_size` is this rank's. `transform` is a list of steps of `topout.feed.augment`; without one images come as
     their bytes. `dtype` is uint8, float32 or bfloat16. `device` brings batches there ahead of use. `weights` mix
@@ -54,7 +56,7 @@ class Loader:
         packs: Source | Sequence[Source],
         batch_size: int,
         *,
-        transform: ImageTransform | Sequence[Any] | None = None,
+        transform: ImageTransform | Step | Sequence[Any] | None = None,
         seed: int = 0,
         shuffle: bool = True,
         rank: int | None = None,
@@ -74,25 +76,25 @@ class Loader:
         decode: str = "auto",
         stage: bool | StagingOptions = False,
     ) -> None:
+        self._device = cuda_device(device)
         check_options(
-            dtype=dtype, on_damage=on_damage, decode=decode, prefetch=prefetch, num_threads=num_threads,
+            dtype=dtype, on_damage=on_damage, decode=decode, stage=stage, device=self._device,
             orders={"weights": weights, "curriculum": curriculum, "block_shards": block_shards}, shuffle=shuffle,
         )  # fmt: skip
+        # all of this before a pack is opened, which may be far away
+        seed, batch_size = whole("seed", seed, least=None), whole("batch_size", batch_size)
+        self._prefetch = whole("prefetch", prefetch)
+        self.num_threads = default_threads() if num_threads is None else whole("num_threads", num_threads)
+        self._block_shards = None if block_shards is None else whole("block_shards", block_shards)
         own_rank, own_world = rank_and_world(os.environ, rank, world_size)
         self.transform = None if transform is None else as_transform(transform)
         self.packs = PackSet(packs, on_damage, is_staged=bool(stage))
-        self._shuffle = shuffle
-        self._weights, self._pace, self._block_shards = weights, pace, block_shards
+        self._shuffle, self._weights, self._pace = shuffle, weights, pace
         self._ranking = easiest_first(self.packs.column(curriculum)) if curriculum is not None else None
         self._image = image_field(self.packs.fields, self.transform, image)
-        self._dtype = dtype
-        self._is_channels_last = channels_last
-        self._device = _cuda_device(device)
+        self._dtype, self._is_channels_last = dtype, channels_last
         self._threads_given = num_threads is not None
-        self.num_threads = num_threads or default_threads()
-        self._prefetch = prefetch
-        self._skips_damage = on_damage == "skip"
-        self._decode = decode
+        self._skips_damage, self._decode = on_damage == "skip", decode
         self._next = Position(seed=seed, data=self.packs.identities)
         self._now: tuple[Position, Partition, Progress] | None = None
         self._partition = Partition(
@@ -102,7 +104,7 @@ class Loader:
             world_size=own_world,
             last=last,
         )
-        check_fits(self._partition, self.packs.fields, self.transform, dtype)
+        check_fits(self._partition, self.packs, self.transform, dtype)
         self._counters = FeedCounters()
         self._following = self._staging(stage, f"{seed}-{shuffle}-{weights}-{curriculum}-{pace}-{block_shards}")
         self._kept: Kept | None = None
@@ -110,7 +112,7 @@ class Loader:
         self._iterators: list[weakref.ref[BatchIterator]] = []
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank."""
+        """Batches of a whole epoch on this rank, also where a resume goes on within one: schedules count on it."""
         return batches_allowed(len(self._partition))
 
     def __enter__(self) -> Self:
@@ -127,6 +129,7 @@ class Loader:
         start_ns = now_ns()
         at, progress = self._next, Progress()
         partition = replace(self._partition, start=at.position)
+        warn_if_nothing_is_left(at, partition)
         self._now = (at, partition, progress)
         self._next = replace(at, epoch=at.epoch + 1, position=0)
         self._following.begin(at.epoch, partition)
@@ -294,15 +297,6 @@ def default_threads() -> int:
     except ValueError:
         num_local = 1
     return max(1, cores // max(1, num_local))
-
-
-def _cuda_device(device: Any) -> Any:
-    """None for the host, whichever way it is said."""
-    if device is None or str(device) == "cpu":
-        return None
-    import torch
-
-    return torch.device(device)
 
 
 def _has_cuda() -> bool:

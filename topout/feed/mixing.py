@@ -34,11 +34,14 @@ class Mixture:
     """Positions of an epoch; the number of all samples unless given."""
 
     def __post_init__(self) -> None:
-        weights = [float(weight) for weight in self.weights]
+        try:
+            weights = [float(weight) for weight in self.weights]
+        except (TypeError, ValueError):
+            weights = []
         is_usable = len(weights) == len(self.sizes) and all(0 <= weight < float("inf") for weight in weights)
         if not is_usable or sum(weights) <= 0:
             raise TopoutError(
-                f"These weights cannot mix {len(self.sizes)} packs: {list(self.weights)}",
+                f"These weights cannot mix {len(self.sizes)} packs: {self.weights!r}",
                 why="Each pack needs one weight, none negative, not all zero.",
                 do="for example weights=[0.7, 0.3] for two packs",
             )

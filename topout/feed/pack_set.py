@@ -36,7 +36,7 @@ class PackSet:
                     self._own.append(_opened(source, policy, is_staged=is_staged))
                     packs.append(self._own[-1])
                 else:
-                    packs.append(source)
+                    packs.append(_checked(source))
             self.packs = tuple(packs)
             self._check_alike()
         except BaseException:
@@ -111,6 +111,16 @@ class PackSet:
                     why="A batch mixes samples of all packs, so they must be alike.",
                     do="pack them with the same options, or use one loader for each",
                 )
+
+
+def _checked(source: Any) -> Pack:
+    if not isinstance(source, Pack):
+        raise TopoutError(
+            f"{source!r} is no pack.",
+            why="Samples come from packs: paths, addresses, or packs that are open.",
+            do="topout.Loader('train.pack', ...); make one with: topout pack SRC train.pack",
+        )
+    return source
 
 
 def _opened(source: str | Path, policy: str, *, is_staged: bool) -> Pack:

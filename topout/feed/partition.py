@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topout.feed.order import Int64s
+from topout.feed.whole_number import whole
 from topout.schema.errors import TopoutError
 
 LAST = ("drop", "pad", "exact")
@@ -86,7 +87,7 @@ def rank_and_world(environment: Mapping[str, str], rank: int | None, world_size:
             "Only one of rank and world_size was given.", why="One means nothing without the other.", do="pass both"
         )
     if rank is not None and world_size is not None:
-        return rank, world_size
+        return whole("rank", rank, least=0), whole("world_size", world_size)
     joined = _process_group()
     if joined is not None:
         return joined

@@ -168,7 +168,7 @@ class ImagePipeline:
             out.num_skipped += num_skipped
 
     def _rendered(self, data: bytes, number: int, key: int) -> Array:
-        image = open_rgb(data, self.packs.name(number))
+        image = open_rgb(data, self.packs.name(number), self.packs.find(number)[0].path)
         height, width = self.transform.size
         crop = self.transform.step(RandomCrop)
         window = place(self.transform, image.width, image.height, key)

@@ -36,6 +36,12 @@ class Position:
 
 def read_state(state: Mapping[str, Any], data: tuple[str, ...], num_positions: int) -> Position:
     """The position in `state`, checked against the data at hand."""
+    if not isinstance(state, Mapping):
+        raise TopoutError(
+            f"{state!r} is no loader's state.",
+            why="It is what state_dict() of a loader returned, a dict.",
+            do="pass the part of the checkpoint that the loader's state was saved in; without one leave the call out",
+        )
     if state.get("version") != STATE_VERSION:
         raise TopoutError(
             f"The loader state has version {state.get('version')!r}; this topout reads {STATE_VERSION}.",

@@ -96,7 +96,7 @@ class _ShardChecker:
             if not damages:
                 shard.verify()
         except TopoutError as error:
-            damages = [Damage(file=entry.file, why=error.why)]
+            damages = [Damage(file=entry.file, why=_why(shard, error))]
         finally:
             shard.close()
         self._progress.add(entry.num_samples, entry.size_bytes)
@@ -123,7 +123,12 @@ def _check_file(file: MappedFile) -> Iterator[Damage]:
     try:
         file.verify()
     except TopoutError as error:
-        yield Damage(file=file.entry.file, why=error.why)
+        yield Damage(file=file.entry.file, why=_why(file, error))
+
+
+def _why(file: MappedFile, error: TopoutError) -> str:
+    # the error's first line says that it is missing; a damage has one line
+    return error.why if file.path.exists() else f"it is missing; {error.why}"
 
 
 def _check_skipped(path: Path, manifest: Manifest) -> Iterator[Damage]:
@@ -131,6 +136,9 @@ def _check_skipped(path: Path, manifest: Manifest) -> Iterator[Damage]:
         return
     try:
         data = (path / manifest.skipped.file).read_bytes()
+    except FileNotFoundError:
+        yield Damage(file=manifest.skipped.file, why="it is missing; the pack's list of files has it")
+        return
     except OSError as error:
         yield Damage(file=manifest.skipped.file, why=error.strerror or str(error))
         return

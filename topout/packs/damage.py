@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from topout.packs.layout import MAGIC
 from topout.schema.errors import ExitCode, TopoutError
 
 POLICIES = ("stop", "skip", "repair")
@@ -30,12 +31,37 @@ class DamagedSample(DamagedPack):
 
 
 def not_a_pack(path: Path) -> TopoutError:
+    """What lies at `path` instead, or that nothing does."""
+    if not path.exists():
+        return TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
     if (path / ".packing").is_dir():
         return TopoutError(
             f"{path} is not a pack yet.",
             why="packing it was begun and did not finish",
-            do=f"give the same topout pack command again; it goes on where it was: topout pack SRC {path}",
+            do="give the command that began it again: topout pack and topout data convert go on where they were",
+        )
+    if is_unfinished(path):
+        return TopoutError(
+            f"{path} is not a whole pack.",
+            why="it holds files of a pack, but no pack.json",
+            do="copy the pack again, or remove the folder and pack the source again",
+            exit_code=ExitCode.ENVIRONMENT,
         )
     return TopoutError(
         f"{path} is not a pack.", why="it holds no pack.json", do="make one: topout pack SRC DST, then read DST"
     )
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a folder was to be a pack and is none: begun, or without its pack.json."""
+    if (path / "pack.json").exists():
+        return False
+    return (path / ".packing").is_dir() or any(_is_packs_own(path / name) for name in ("index.bin", "shard-00000.bin"))
+
+
+def _is_packs_own(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False

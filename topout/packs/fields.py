@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from topout.packs.codecs import check_codec
 from topout.schema.errors import TopoutError
 
 Value = Any
@@ -105,6 +106,7 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
 def _checked(field: Field) -> Field:
     if field.kind not in KINDS:
         raise _refusal(field, f"there is no kind {field.kind!r}", f"choose one of {', '.join(KINDS)}")
+    check_codec(field.codec)
     if field.codec != "raw" and (field.is_scalar or field.is_image):
         raise _refusal(field, f"{field.kind} gains nothing from a codec", "leave it raw")
     if field.kind != "array" or field.dtype is None:

@@ -1,9 +1,11 @@
 """All files below a folder with size and time of change, sorted by the bytes of their paths; folders in parallel.
 
 On a parallel file system each stat is a round trip, so several threads ask at once. Links are followed, as in
-torchvision's ImageFolder; a link that leads back up is not. Not for what is in the files.
+torchvision's ImageFolder; a link that leads back up is not. What cannot be looked at is listed without size and time,
+so that whoever reads it says so. Not for what is in the files.
 """
 
+import errno
 import os
 import stat
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -20,7 +22,7 @@ _Ancestry = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class FileTree:
-    """Regular files only; what else there is (pipes, sockets, dangling links) is counted."""
+    """Files, and links that lead nowhere; what else there is (pipes, sockets, links back up) is counted."""
 
     root: Path
     paths: list[str]
@@ -75,9 +77,11 @@ def _list(top: bytes, relative: bytes, ancestry: _Ancestry) -> _Folder:
             for entry in entries:
                 try:
                     found = entry.stat()
-                except OSError:
-                    # a dangling link, or gone since
-                    num_others += 1
+                except OSError as error:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((prefix + entry.name, below))
+                    elif entry.is_symlink() or error.errno != errno.ENOENT:  # else it is gone since
+                        files.append((prefix + entry.name, 0, 0))
                     continue
                 if stat.S_ISREG(found.st_mode):
                     files.append((prefix + entry.name, found.st_size, found.st_mtime_ns))

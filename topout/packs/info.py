@@ -1,5 +1,6 @@
 """What a source or a pack amounts to: files, folders, bytes, and how large its samples are. Reads metadata only."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.packs.fields import Field
-from topout.packs.manifest import MANIFEST_NAME
+from topout.packs.manifest import MANIFEST_NAME, FileEntry
 from topout.packs.pack import open_pack
-from topout.packs.sources import open_source
+from topout.packs.sources import check_readable, open_source
 
 INFO_VERSION = 1
 _SHARES = {"min": 0.0, "p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p99": 0.99, "max": 1.0}
@@ -54,6 +55,7 @@ class Info:
 
 def describe(path: Path, source: str | None = None) -> Info:
     """Of a pack, or of anything that can be packed."""
+    check_readable(path)
     if source is None and (path / MANIFEST_NAME).exists():
         return _of_pack(path)
     name, listing = open_source(path, source)
@@ -83,7 +85,7 @@ def _of_pack(path: Path) -> Info:
         manifest = pack.manifest
         pack.index_file.verify()
         sizes = pack.index["length"].astype(np.int64)
-    entries = [manifest.index, manifest.names, *manifest.shards]
+    entries: list[FileEntry] = [manifest.index, manifest.names, *manifest.shards]
     return Info(
         path=str(path),
         format="pack",
@@ -100,7 +102,15 @@ def _of_pack(path: Path) -> Info:
         num_skipped=manifest.num_skipped,
         options=dict(manifest.options),
         source=None if manifest.source is None else manifest.source.path,
+        notes=tuple(_other_sizes(path, entries)),
     )
+
+
+def _other_sizes(path: Path, entries: Sequence[FileEntry]) -> Iterator[str]:
+    for entry in entries:
+        size_bytes = (path / entry.file).stat().st_size
+        if size_bytes != entry.size_bytes:
+            yield f"{entry.file} is damaged: it has {size_bytes:,} bytes, not {entry.size_bytes:,} as it was written."
 
 
 def _quantiles(sizes: NDArray[np.int64]) -> dict[str, int]:

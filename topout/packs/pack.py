@@ -68,9 +68,10 @@ class Pack:
             self.index_file.view, dtype=self.row_dtype, count=manifest.num_samples, offset=HEADER_BYTES
         )
         self._repair = repair
+        self._is_closed = False
         self._native: Any = None
-        self._gathered_fields: dict[tuple[str, ...] | None, tuple[Field, ...]] = {}
         """None: not looked for yet; False: not to be had."""
+        self._gathered_fields: dict[tuple[str, ...] | None, tuple[Field, ...]] = {}
 
     def __len__(self) -> int:
         return self.manifest.num_samples
@@ -84,6 +85,7 @@ class Pack:
         self.close()
 
     def close(self) -> None:
+        self._is_closed = True
         self.index = np.empty(0, self.row_dtype)
         self._native = None
         for file in (self.index_file, self.names_file, *self.shards):
@@ -94,6 +96,8 @@ class Pack:
 
     def find(self, name: str) -> int | None:
         """The number of the sample of that name; None where there is none."""
+        if self._is_closed:
+            raise self._closed()
         return self.names.find(name)
 
     def record(self, number: int) -> memoryview:
@@ -131,6 +135,8 @@ class Pack:
 
     def column(self, name: str) -> NDArray[Any]:
         """A scalar field of all samples, from the index; the index is verified whole, once."""
+        if self._is_closed:
+            raise self._closed()
         field = self._field(name)
         if not field.is_scalar:
             raise TopoutError(
@@ -144,6 +150,8 @@ class Pack:
         self, numbers: Sequence[int] | NDArray[Any], names: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Fixed arrays and scalars of many samples, one array a field, verified; without those skipped as damaged."""
+        if self._is_closed:
+            raise self._closed()
         wanted = np.ascontiguousarray(numbers, dtype=np.int64)
         fields = self._gatherable(None if names is None else tuple(names))
         is_of_numbers = fields[0].is_scalar if len(fields) == 1 else all(field.is_scalar for field in fields)
@@ -163,6 +171,8 @@ class Pack:
 
     def records(self, numbers: Sequence[int] | NDArray[Any]) -> list[memoryview]:
         """The records of many samples in one block of memory, each verified; without those skipped as damaged."""
+        if self._is_closed:
+            raise self._closed()
         wanted = np.ascontiguousarray(numbers, dtype=np.int64)
         native = self._native_pack()
         if native is not None and len(wanted) and 0 <= wanted.min() <= wanted.max() < len(self):
@@ -281,7 +291,17 @@ class Pack:
             do="choose one of these",
         )
 
+    def _closed(self) -> TopoutError:
+        """Also before the library is given addresses that are no longer the pack's."""
+        return TopoutError(
+            f"{self.path} is closed.",
+            why="close() was called, or its with block was left",
+            do="read before that, or open it again with open_pack",
+        )
+
     def _checked(self, number: int) -> int:
+        if self._is_closed:
+            raise self._closed()
         place = operator.index(number)
         if not -len(self) <= place < len(self):
             raise IndexError(f"sample {place} of a pack of {len(self)}")

@@ -23,7 +23,7 @@ from topout.packs.packing.options import PackOptions
 from topout.packs.packing.shard_maker import ShardMaker
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.shard import ShardFile
-from topout.packs.sources import SourceOptions, open_source
+from topout.packs.sources import Listing, SourceOptions, open_source
 from topout.schema.errors import ExitCode, TopoutError
 
 
@@ -57,7 +57,7 @@ def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path
     try:
         begun = BegunPack(path)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, "repairing") from error
     try:
         begun.clear()
         for number, entry in enumerate(manifest.shards):
@@ -72,7 +72,7 @@ def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path
                 do="pack the source again with --force",
             )
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path, error, "repairing") from error
     finally:
         begun.remove()
 
@@ -80,6 +80,8 @@ def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path
 def _rewrite_shard(begun: BegunPack, manifest: Manifest, number: int, source: Path | None) -> None:
     entry = manifest.shards[number]
     maker, _ = _source_of(begun.destination, source)
+    if entry.source_stop > maker.num_entries:
+        raise _changed(begun, entry)
     target = begun.data_path(number)
     shard = maker.write(target, number, (entry.source_start, entry.source_stop))
     first = sum(earlier.num_samples for earlier in manifest.shards[:number])
@@ -109,14 +111,18 @@ def _rewrite_index(begun: BegunPack, manifest: Manifest) -> None:
 
 def _replace(begun: BegunPack, written: Path, entry: FileEntry, data_crc: int) -> None:
     if (written.stat().st_size, data_crc) != (entry.size_bytes, entry.data_crc):
-        raise TopoutError(
-            f"{begun.destination / entry.file} cannot be repaired.",
-            why="the source does not give the same bytes any more: it has changed since it was packed",
-            do=f"name the right one with --source, or pack it again: topout pack SRC {begun.destination} --force",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
+        raise _changed(begun, entry)
     written.replace(begun.destination / entry.file)
     sync_folder(begun.destination)
+
+
+def _changed(begun: BegunPack, entry: FileEntry) -> TopoutError:
+    return TopoutError(
+        f"{begun.destination / entry.file} cannot be repaired.",
+        why="the source does not give the same bytes any more: it has changed since it was packed",
+        do=f"name the right one with --source, or pack it again: topout pack SRC {begun.destination} --force",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 @lru_cache(maxsize=2)
@@ -130,25 +136,40 @@ def _source_of(path: Path, source: Path | None) -> tuple[ShardMaker, Mapping[str
             do="write it again",
             exit_code=ExitCode.ENVIRONMENT,
         )
-    place = source or Path(manifest.source.path)
     try:
-        options = SourceOptions(columns=options_of(manifest).columns)
-        _, listing = open_source(place, manifest.source.plugin, options)
+        maker, listing = maker_for(manifest, source or Path(manifest.source.path))
     except TopoutError as error:
         raise TopoutError(
             f"The source of {path} cannot be read.",
-            why=error.problem,
+            why=error.why,
             do=f"topout data check {path} --repair --source SRC",
             exit_code=ExitCode.ENVIRONMENT,
         ) from error
-    maker = ShardMaker(
-        listing,
-        options_of(manifest),
-        fields=manifest.fields,
-        dictionaries=manifest.dictionary_bytes(),
-        pack_id=bytes.fromhex(manifest.pack_id),
-    )
     return maker, {name: number for number, name in enumerate(listing.names)}
+
+
+def maker_for(manifest: Manifest, source: Path) -> tuple[ShardMaker, Listing]:
+    """What makes the pack's records again from what lies at `source`, and the listing of that."""
+    assert manifest.source is not None
+    options = options_of(manifest)
+    try:
+        _, listing = open_source(source, manifest.source.plugin, SourceOptions(columns=options.columns))
+        maker = ShardMaker(
+            listing,
+            options,
+            fields=manifest.fields,
+            dictionaries=manifest.dictionary_bytes(),
+            pack_id=bytes.fromhex(manifest.pack_id),
+        )
+    except TopoutError as error:
+        # the advice within is for packing; here kind and options are those of the pack
+        raise TopoutError(
+            f"{source} cannot be read as what the pack was made from.",
+            why=f"{error.problem.rstrip('.')}: {error.why}",
+            do="name the right one with --source",
+            exit_code=error.exit_code,
+        ) from error
+    return maker, listing
 
 
 def options_of(manifest: Manifest) -> PackOptions:

@@ -64,7 +64,7 @@ def test_every_rank_is_served(two, script, run_topout):
     ("words", "problem"),
     [
         (["set/train"], "is not a pack."),
-        (["nothing"], "is not a pack."),
+        (["nothing"], "There is nothing at"),
         (["elsewhere=set"], "is not a pack."),
         (["packs/val", "set/val=packs/train"], "Two packs stand in for"),
     ],
@@ -86,7 +86,7 @@ def test_a_pack_that_lacks_a_shard_is_refused_before_the_job_starts(two, script,
 
 def test_a_pack_that_is_gone_in_a_rank_ends_it_with_the_three_parts(two):
     done = run_served("print('ran')", f"{two}/set/train={two}/none")
-    assert done.returncode and "is not a pack" in done.stderr and not done.stdout
+    assert done.returncode and "There is nothing at" in done.stderr and not done.stdout
 
 
 CHANGES = {

@@ -128,8 +128,9 @@ def test_an_index_altered_on_the_way_is_refused(source, near):
 
 def test_a_server_without_ranges_is_named(source, near):
     with PackServer(source, honours_ranges=False) as server, open_staged(server.address, root=near) as pack:
-        with pytest.raises(OriginError, match="no range requests"):
+        with pytest.raises(OriginError, match="no range requests") as told:
             pack.sample(5)
+    assert "copy the pack to a disk" in told.value.do
 
 
 def test_a_reader_does_not_wait_for_the_staging(source, near):

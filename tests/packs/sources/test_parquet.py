@@ -135,3 +135,10 @@ def test_files_with_other_columns_are_refused(tmp_path):
     pq.write_table(pa.table({"b": [1]}), tmp_path / "2.parquet")
     with pytest.raises(TopoutError, match="other columns"):
         read_all(tmp_path)
+
+
+def test_an_unknown_column_is_answered_with_those_there_are(tmp_path):
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "t.parquet")
+    with pytest.raises(TopoutError, match="no column 'nope'") as caught:
+        read_all(tmp_path / "t.parquet", columns=("a", "nope"))
+    assert caught.value.why == "the source has a, b"

@@ -169,3 +169,10 @@ def test_a_feature_with_several_byte_strings_can_be_left_out(tmp_path, tf):
     assert "'bad'" in raised.value.why and "--columns" in raised.value.do
     _, found = read_all(path, columns=("good",))
     assert found == [{"good": 1}]
+
+
+def test_an_unknown_feature_is_answered_with_those_there_are(tmp_path, tf):
+    path = write_frames(tmp_path / "a.tfrecord", [example(tf, {"good": [1], "other": [2]})])
+    with pytest.raises(TopoutError, match="no column 'nope'") as raised:
+        read_all(path, columns=("nope",))
+    assert raised.value.why == "the source has good, other"

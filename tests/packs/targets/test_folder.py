@@ -1,5 +1,6 @@
 """Unpacking to a folder: the same tree again, and nothing outside it."""
 
+import errno
 import json
 import os
 
@@ -11,6 +12,7 @@ from topout.packs.fields import Field
 from topout.packs.pack import open_pack
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.packer import pack as pack_source
+from topout.packs.targets import folder as folder_target
 from topout.packs.targets import unpack
 from topout.schema.errors import TopoutError
 
@@ -45,10 +47,13 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, name):
     assert list((tmp_path / "deep").iterdir()) == []
 
 
-def test_a_name_that_is_a_file_and_a_folder_is_refused(tmp_path):
-    with make_pack(tmp_path / "pack", BLOB, {"a": {"data": b"x"}, "a/b": {"data": b"y"}}) as pack:
-        with pytest.raises(TopoutError, match="cannot be written"):
+@pytest.mark.parametrize(("first", "second"), [("a", "a/b"), ("a/b", "a"), ("x/a", "x/a/b/c")])
+def test_two_samples_of_which_one_would_be_the_others_folder_are_named(tmp_path, first, second):
+    with make_pack(tmp_path / "pack", BLOB, {first: {"data": b"x"}, second: {"data": b"y"}}) as pack:
+        with pytest.raises(TopoutError, match=f"'{second}' cannot be written to a folder") as caught:
             unpack(pack, tmp_path / "out", "folder")
+    assert caught.value.why.startswith(f"sample '{first}' has made ")
+    assert "--to webdataset" in caught.value.do
     assert not (tmp_path / "out").exists()
 
 
@@ -63,11 +68,25 @@ def test_names_without_an_ending_get_the_images(tmp_path):
     assert lines == [{"name": "000", "label": 5}, {"name": "b.jpg", "label": 6}]
 
 
-def test_two_samples_never_share_a_file(tmp_path):
-    samples = {"a": {"image": jpeg(1)}, "a.jpg": {"image": jpeg(2)}}
+@pytest.mark.parametrize(("first", "second"), [("a", "a.jpg"), ("a.jpg", "a")])
+def test_two_samples_never_share_a_file(tmp_path, first, second):
+    samples = {first: {"image": jpeg(1)}, second: {"image": jpeg(2)}}
     with make_pack(tmp_path / "pack", [Field(name="image", kind="jpeg")], samples) as pack:
-        with pytest.raises(TopoutError, match="cannot be written to a folder"):
+        with pytest.raises(TopoutError, match=f"'{second}' cannot be written to a folder") as caught:
             unpack(pack, tmp_path / "out", "folder")
+    assert caught.value.why == f"sample '{first}' has made 'a.jpg' already"
+
+
+def test_a_full_disk_is_told_in_words_that_are_true_of_unpacking(tmp_path, monkeypatch):
+    def full(_path, _data, _pack, _name):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_target, "_create", full)
+    with make_pack(tmp_path / "pack", BLOB, {"a": {"data": b"x"}}) as pack:
+        with pytest.raises(TopoutError, match="cannot be written") as caught:
+            unpack(pack, tmp_path / "out", "folder")
+    assert caught.value.do == ("free some space, then give the same command again: what was written of it is removed")
+    assert [path.name for path in tmp_path.iterdir()] == ["pack"]
 
 
 def test_arrays_become_npy_files(tmp_path):

@@ -43,11 +43,11 @@ class Origin(Protocol):
 class OriginError(TopoutError):
     """The slow path does not give what it should have."""
 
-    def __init__(self, address: str, why: str) -> None:
+    def __init__(self, address: str, why: str, do: str | None = None) -> None:
         super().__init__(
             f"{address} cannot be read.",
             why=why,
-            do="check the address and that this machine can reach it, then start again; staged data is kept",
+            do=do or "check the address and that this machine can reach it, then start again; staged data is kept",
             exit_code=ExitCode.ENVIRONMENT,
         )
 
@@ -122,6 +122,8 @@ class RemoteOrigin:
             raise OriginError(
                 f"{self._address}/{name}",
                 "asked for a part, the server sends the whole file (no range requests)",
+                "serve the pack with nginx, Caddy or an object store, which know ranges (python -m http.server does "
+                "not), or copy the pack to a disk and open it there",
             )
         if len(data) != num_bytes:
             raise OriginError(f"{self._address}/{name}", f"it ends before byte {start + num_bytes}")

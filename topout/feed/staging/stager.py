@@ -19,6 +19,7 @@ from topout.feed.staging.samples import SampleStore
 from topout.feed.staging.shards import ShardStore
 from topout.feed.staging.site import Site
 from topout.feed.staging.walk import Store, Walk
+from topout.feed.whole_number import whole
 from topout.schema.errors import TopoutError
 
 UNITS = ("auto", "shards", "samples")
@@ -46,9 +47,12 @@ class StagingOptions:
             raise TopoutError(
                 f"There is no staging by {self.unit!r}.", why=f"there is {', '.join(UNITS)}", do="unit='auto'"
             )
-        if not 0 < self.window_share <= 0.5:
+        if self.budget_bytes is not None:
+            whole("budget_bytes", self.budget_bytes)
+        whole("num_streams", self.num_streams)
+        if not isinstance(self.window_share, float) or not 0 < self.window_share <= 0.5:
             raise TopoutError(
-                f"A window of {self.window_share} of the budget is not possible.",
+                f"A window of {self.window_share!r} of the budget is not possible.",
                 why="it is a share, above 0 and up to 0.5",
                 do="leave it out, or give 0.125",
             )

@@ -21,6 +21,12 @@ OWN = ("bitshuffle", "lz4", "raw", "zstd")
 """Those of this folder. Looking for others asks every installed package, which takes longer than opening a pack."""
 
 
+def check_codec(name: str) -> None:
+    """Raises where there is none of that name."""
+    if name not in OWN:
+        load_plugin(__name__, name)
+
+
 def codec_of(name: str, dictionary: bytes | None = None) -> Codec:
     """An unknown name is an error that lists those there are."""
     module = importlib.import_module(f"{__name__}.{name}") if name in OWN else load_plugin(__name__, name)

@@ -54,7 +54,7 @@ def _arriving(destination: Path) -> Iterator[Path]:
         _synchronise(destination.parent)
     except OSError as error:
         _remove(unfinished)
-        raise cannot_write(destination, error) from error
+        raise cannot_write(destination, error, "unpacking") from error
     except BaseException:
         _remove(unfinished)
         raise

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topout.packs.fields import DTYPES, Field, Sample, Value
+from topout.packs.foreign.columns import check_columns
 from topout.packs.foreign.example import Feature
 from topout.packs.foreign.json_text import read_json, write_json
 from topout.packs.foreign.signature import shared_kind
@@ -26,6 +27,7 @@ def infer_fields(examples: Sequence[Mapping[str, Feature]], columns: Sequence[st
     names = {name for example in examples for name in example} - {NAME}
     arrays = {name for name in names if {name + _SHAPE, name + _DTYPE} <= names}
     names -= {name + part for name in arrays for part in (_SHAPE, _DTYPE)}
+    check_columns(sorted(names), columns)
     fields = []
     for name in sorted(names if columns is None else names & set(columns)):
         found = [example[name] for example in examples if name in example]

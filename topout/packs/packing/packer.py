@@ -93,7 +93,7 @@ def _finished(
         and manifest.source.fingerprint == listing.fingerprint
     )
     if not is_same:
-        raise taken(destination)
+        raise taken(destination, "--force")
     # left by a process that was killed after its last rename
     shutil.rmtree(destination / FOLDER_NAME, ignore_errors=True)
     return manifest
@@ -156,7 +156,7 @@ class _Packer:
             start, stop = self._plan.ranges[number]
             self._progress.add(stop - start, int(self._listing.sizes[start:stop].sum()))
             if shard.bad and self._options.on_error == "stop":
-                raise bad_entry(shard.bad[0])
+                raise bad_entry(shard.bad[0], self._listing)
         return shard
 
     def _write_all(self, kept: dict[int, ShardRows]) -> list[ShardRows]:

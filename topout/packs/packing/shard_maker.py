@@ -50,6 +50,10 @@ class ShardMaker:
         self._duplicates = self._find_duplicates()
         self._is_stopped = threading.Event()
 
+    @property
+    def num_entries(self) -> int:
+        return len(self._listing.names)
+
     def stop(self) -> None:
         """Makes every thread that is writing leave, with a StoppedError."""
         self._is_stopped.set()
@@ -76,6 +80,14 @@ class ShardMaker:
         [found] = self._listing.read_range(entry, entry + 1)
         return self._records(entry, found)
 
+    def all_records(self, span: tuple[int, int]) -> Iterator[tuple[int, list[Record] | str]]:
+        """What each of the entries `span` becomes, or why it cannot be taken."""
+        for entry, found in zip(range(*span), self._entries(span), strict=True):
+            try:
+                yield entry, self._records(entry, found)
+            except ValueError as error:
+                yield entry, str(error)
+
     def _records(self, entry: int, found: Sample | BadEntry) -> list[Record]:
         if entry in self._duplicates:
             raise ValueError("an earlier entry has the same name")
@@ -94,7 +106,7 @@ class ShardMaker:
         except ValueError as error:
             bad = BadEntry(number=entry, name=self._listing.names[entry], reason=str(error))
             if self._options.on_error == "stop":
-                raise bad_entry(bad) from error
+                raise bad_entry(bad, self._listing) from error
             writer.bad.append(bad)
 
     def _entries(self, span: tuple[int, int]) -> Iterator[Sample | BadEntry]:
@@ -104,7 +116,7 @@ class ShardMaker:
             raise TopoutError(
                 f"The source cannot be read ({error.filename or 'around entry ' + str(span[0])}).",
                 why=error.strerror or str(error),
-                do="look at the source; what is packed stays packed, so the same command goes on",
+                do="look at the source, then give the same command again; what is packed stays packed",
                 exit_code=ExitCode.ENVIRONMENT,
             ) from error
 
@@ -119,9 +131,11 @@ class ShardMaker:
         return frozenset(found)
 
 
-def bad_entry(entry: BadEntry) -> TopoutError:
+def bad_entry(entry: BadEntry, listing: Listing) -> TopoutError:
+    """A listing that knows how its entries are mended says so."""
+    skip = "mend or remove it, or give --on-error skip to leave such entries out and have them listed in skipped.txt"
     return TopoutError(
         f"Entry {entry.number} ({entry.name!r}) cannot be packed.",
         why=entry.reason,
-        do="mend or remove it, or give --on-error skip to leave such entries out and have them listed in skipped.txt",
+        do=getattr(listing, "mended_by", skip),
     )

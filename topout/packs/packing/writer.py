@@ -18,7 +18,7 @@ from topout.packs.image_header import image_flags
 from topout.packs.layout import VERSION
 from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry
 from topout.packs.packing.begun import BegunPack
-from topout.packs.packing.finish import Contents, duplicate_name, finish
+from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.shard_writer import ShardRows, ShardWriter, write_rows
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.record import RecordLayout
@@ -46,7 +46,7 @@ class PackWriter:
         self.manifest: Manifest | None = None
         """Of the finished pack."""
         if (self.destination / MANIFEST_NAME).exists() and not is_replacing:
-            raise taken(self.destination)
+            raise taken(self.destination, "is_replacing=True")
         self._classes = None if classes is None else tuple(classes)
         self._shard_bytes = shard_bytes
         self._dictionaries = dict(dictionaries or {})
@@ -57,7 +57,7 @@ class PackWriter:
             self._begun = BegunPack(self.destination)
             self._begun.clear()
         except OSError as error:
-            raise cannot_write(self.destination, error) from error
+            raise cannot_write(self.destination, error, "writing") from error
         plan = [VERSION, [asdict(field) for field in self.fields], self._classes, shard_bytes]
         self._pack_id = hashlib.sha256(msgspec.json.encode(plan)).digest()[:16]
         self._numbers: dict[str, int] = {}
@@ -80,7 +80,11 @@ class PackWriter:
         """Raises TopoutError for a sample that does not fit the fields, or a name given before."""
         number = len(self._numbers)
         if name in self._numbers:
-            raise duplicate_name(name, self._numbers[name], number)
+            raise TopoutError(
+                f"Two samples are called {name!r}.",
+                why=f"it was added as sample {self._numbers[name]} and comes again as sample {number}",
+                do="give each sample a name of its own",
+            )
         try:
             record = self._layout.encode(sample)
             scalars = self._layout.scalar_values(sample)
@@ -88,7 +92,7 @@ class PackWriter:
             shard = self._open_shard()
             shard.append(name, record, scalars, flags)
         except OSError as error:
-            raise cannot_write(self.destination, error) from error
+            raise cannot_write(self.destination, error, "writing") from error
         except ValueError as error:
             raise TopoutError(
                 f"Sample {number} ({name!r}) does not fit the pack.",
@@ -100,12 +104,17 @@ class PackWriter:
             try:
                 self._close_shard()
             except OSError as error:
-                raise cannot_write(self.destination, error) from error
+                raise cannot_write(self.destination, error, "writing") from error
 
     def close(self) -> Manifest:
         """Finishes the pack and puts it in place."""
         if self.manifest is not None:
             return self.manifest
+        if not self._numbers:
+            self.abandon()
+            raise TopoutError(
+                f"There is nothing to pack to {self.destination}.", why="no sample was added", do="add one at least"
+            )
         try:
             self._close_shard()
             contents = Contents(
@@ -119,7 +128,7 @@ class PackWriter:
             self.manifest = finish(self._begun, contents, self._done, self._ranges)
         except OSError as error:
             self.abandon()
-            raise cannot_write(self.destination, error) from error
+            raise cannot_write(self.destination, error, "writing") from error
         except BaseException:
             self.abandon()
             raise
@@ -155,9 +164,9 @@ def sample_flags(images: Sequence[str], sample: Sample) -> int:
     return flags
 
 
-def taken(destination: Path) -> TopoutError:
+def taken(destination: Path, way_to_replace: str) -> TopoutError:
     return TopoutError(
         f"{destination} holds a pack already.",
         why="packs are never altered",
-        do="choose another folder, or give --force",
+        do=f"choose another folder, or give {way_to_replace}",
     )

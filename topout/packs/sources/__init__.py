@@ -4,6 +4,7 @@ A listing knows names and sizes from metadata before anything is read, so that a
 where it was killed. Not for iterables, which know neither: `packing.writer.PackWriter` takes those.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from topout.packs.damage import is_unfinished, not_a_pack
 from topout.packs.fields import Field, Sample
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.plugin import load_plugin, plugin_names
 
 _PACKAGE = "topout.packs.sources"
@@ -26,7 +28,7 @@ class SourceOptions:
     """What a listing may be told; a source that has no use for an option ignores it."""
 
     columns: tuple[str, ...] | None = None
-    """Fields to take, of sources that have several; None: all."""
+    """Fields to take, of sources that have several; None: all. Where there is nothing to choose, an error."""
     num_threads: int = 8
     """For listing what lies on a slow file system."""
 
@@ -88,10 +90,29 @@ def source_names() -> list[str]:
     return plugin_names(_PACKAGE)
 
 
+def check_readable(path: Path) -> None:
+    """Raises where nothing lies at `path`, or nothing that may be read."""
+    try:
+        is_folder = path.is_dir()
+        is_there = path.exists()
+    except PermissionError:
+        is_folder, is_there = False, True
+    if not is_there:
+        raise TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
+    if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
+        raise TopoutError(
+            f"{path} cannot be read.",
+            why="you may not read it" if not is_folder else "you may not list it, or not open what it holds",
+            do="check its permissions and those of the folders above it: ls -ld",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+
+
 def choose_source(path: Path) -> str:
     """The name of the source that recognises what lies at `path`."""
-    if not path.exists():
-        raise TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
+    check_readable(path)
+    if is_unfinished(path):
+        raise not_a_pack(path)
     names = [name for name in source_names() if name != _LAST]
     for name in [*names, _LAST]:
         if load_plugin(_PACKAGE, name).recognises(path):
@@ -105,9 +126,8 @@ def choose_source(path: Path) -> str:
 
 def open_source(path: Path, name: str | None = None, options: SourceOptions | None = None) -> tuple[str, Listing]:
     """The source's name, and its listing."""
+    check_readable(path)
     if name is None:
         name = choose_source(path)
-    elif not path.exists():
-        raise TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
     module: Any = load_plugin(_PACKAGE, name)
     return name, cast(Listing, module.open_listing(path, options or SourceOptions()))

@@ -17,6 +17,7 @@ from topout.packs.fields import Sample
 from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import (
     DataFile,
+    begins_with,
     find_files,
     fingerprint,
     is_mostly,
@@ -33,12 +34,13 @@ from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
 _EXTENSIONS = (".h5", ".hdf5", ".hdf", ".he5")
+_MAGIC = b"\x89HDF\r\n\x1a\n"
 _BLOCK_BYTES = 8 << 20
 _NAMES_AT_ONCE = 4096
 
 
 def recognises(path: Path) -> bool:
-    return is_mostly(path, lambda name: name.lower().endswith(_EXTENSIONS))
+    return begins_with(path, _MAGIC) or is_mostly(path, lambda name: name.lower().endswith(_EXTENSIONS))
 
 
 def open_listing(path: Path, options: SourceOptions) -> "Hdf5Listing":

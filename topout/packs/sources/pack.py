@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from topout.packs.damage import DamagedSample
 from topout.packs.fields import Sample
+from topout.packs.foreign.columns import chosen_fields
 from topout.packs.manifest import MANIFEST_NAME
 from topout.packs.pack import open_pack
 from topout.packs.sources import BadEntry, SourceOptions
@@ -20,10 +21,13 @@ from topout.packs.sources import BadEntry, SourceOptions
 class PackListing:
     """Made by `open_listing`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] | None) -> None:
         self._pack = open_pack(path)
-        self.fields = self._pack.fields
-        self.classes = self._pack.manifest.classes
+        self.mended_by = f"topout data check {path} --repair"
+        """What to do about a damaged sample."""
+        self.fields = chosen_fields(self._pack.fields, columns)
+        self._names_of_fields = [field.name for field in self.fields]
+        self.classes = self._pack.manifest.classes if "label" in self._names_of_fields else None
         self.names: Sequence[str] = [self._pack.name(number) for number in range(len(self._pack))]
         self.sizes: NDArray[np.int64] = self._pack.index["length"].astype(np.int64)
         self.fingerprint = hashlib.sha256(self._pack.manifest.encode()).hexdigest()
@@ -33,7 +37,8 @@ class PackListing:
     def read_range(self, start: int, stop: int) -> Iterator[Sample | BadEntry]:
         for number in range(start, stop):
             try:
-                yield self._pack.sample(number)
+                sample = self._pack.sample(number)
+                yield {name: sample[name] for name in self._names_of_fields}
             except DamagedSample as damaged:
                 yield BadEntry(number=number, name=self.names[number], reason=damaged.why)
 
@@ -42,5 +47,5 @@ def recognises(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file()
 
 
-def open_listing(path: Path, _options: SourceOptions) -> PackListing:
-    return PackListing(path)
+def open_listing(path: Path, options: SourceOptions) -> PackListing:
+    return PackListing(path, options.columns)

@@ -17,7 +17,7 @@ import numpy as np
 from topout.packs.fields import Sample
 from topout.packs.foreign.arrow_columns import Column, class_names, column_value, columns_of
 from topout.packs.foreign.arrow_files import ArrowTable, batches, look
-from topout.packs.foreign.columns import chosen_fields
+from topout.packs.foreign.columns import check_columns, chosen_fields
 from topout.packs.foreign.data_files import (
     DataFile,
     find_files,
@@ -130,6 +130,7 @@ def _columns(
     path: Path, files: Sequence[DataFile], tables: Sequence[ArrowTable], wanted: Sequence[str] | None
 ) -> tuple[Column, ...]:
     schema = tables[0].schema
+    check_columns(schema.names, wanted)
     try:
         columns = columns_of(schema, _some_rows(files, tables), wanted)
     except ValueError as error:

@@ -35,20 +35,25 @@ def write(pack: Pack, destination: Path, progress: Progress) -> None:
 
 def _write_sample(path: Path, pack: Pack, name: str, sample: Sample, beside: IO[str]) -> None:
     main = _main_field(pack)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        root = path.parents[name.count("/")]
+        in_the_way = next(parent for parent in PurePosixPath(name).parents if (root / parent).is_file())
+        raise _collision(in_the_way.as_posix(), pack, name) from error
     if main is not None:
         endings = _ENDINGS.get(main.kind, ())
         is_complete = not endings or path.suffix.lower() in endings
-        _create(path if is_complete else path.with_name(path.name + endings[0]), bytes(sample[main.name]), name)
+        _create(path if is_complete else path.with_name(path.name + endings[0]), bytes(sample[main.name]), pack, name)
     values = {}
     for field in pack.fields:
         value = sample[field.name]
         if field == main or (field.name == "label" and _is_class_folder(pack, name, value)):
             continue
         if field.kind == "array":
-            _create(path.with_name(f"{path.name}.{field.name.replace('/', '_')}.npy"), write_npy(value), name)
+            _create(path.with_name(f"{path.name}.{field.name.replace('/', '_')}.npy"), write_npy(value), pack, name)
         elif field.kind in ("bytes", "jpeg", "png"):
-            _create(path.with_name(f"{path.name}.{field.name.replace('/', '_')}"), bytes(value), name)
+            _create(path.with_name(f"{path.name}.{field.name.replace('/', '_')}"), bytes(value), pack, name)
         else:
             values[field.name] = value
     if values:
@@ -78,13 +83,29 @@ def _inside(name: str) -> PurePosixPath:
     return PurePosixPath(name)
 
 
-def _create(path: Path, data: bytes, name: str) -> None:
+def _create(path: Path, data: bytes, pack: Pack, name: str) -> None:
     try:
         with path.open("xb") as file:
             file.write(data)
     except FileExistsError as error:
-        raise TopoutError(
-            f"{name!r} cannot be written to a folder.",
-            why=f"another sample has made {path.name} already",
-            do="choose another target, such as webdataset",
-        ) from error
+        raise _collision((PurePosixPath(name).parent / path.name).as_posix(), pack, name) from error
+
+
+def _collision(made: str, pack: Pack, name: str) -> TopoutError:
+    """`made` is there already, where `name` needs a file or a folder."""
+    other = _maker_of(made, pack, name)
+    return TopoutError(
+        f"{name!r} cannot be written to a folder.",
+        why=f"{'another sample' if other is None else f'sample {other!r}'} has made {made!r} already",
+        do="choose another target: --to webdataset, lmdb, tfrecord or hdf5",
+    )
+
+
+def _maker_of(made: str, pack: Pack, name: str) -> str | None:
+    """The sample because of which a file or folder is there; None where it cannot be told."""
+    # a name without an ending has got the image's
+    for other in (made, made.rpartition(".")[0]):
+        if other != name and pack.find(other) is not None:
+            return other
+    names = (pack.name(number) for number in range(len(pack)))
+    return next((other for other in names if other.startswith(f"{made}/")), None)

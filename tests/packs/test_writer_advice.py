@@ -1,0 +1,60 @@
+"""What the writer refuses, it explains with its own arguments: who calls it has no command line."""
+
+import errno
+
+import pytest
+
+from tests.packs.packs import FIELDS, sample, small_pack
+from topout.packs.packing import writer as writer_module
+from topout.packs.packing.storage_errors import cannot_write
+from topout.packs.packing.writer import PackWriter
+from topout.schema.errors import TopoutError
+
+
+def test_a_pack_that_is_there_is_replaced_by_an_argument(tmp_path):
+    small_pack(tmp_path / "pack")
+    with pytest.raises(TopoutError, match="holds a pack already") as caught:
+        PackWriter(tmp_path / "pack", fields=FIELDS)
+    assert caught.value.do == "choose another folder, or give is_replacing=True"
+    with PackWriter(tmp_path / "pack", fields=FIELDS, is_replacing=True) as writer:
+        writer.add("one", sample(1))
+    assert writer.manifest is not None
+    assert writer.manifest.num_samples == 1
+
+
+def test_a_name_given_twice_is_told_without_options(tmp_path):
+    with PackWriter(tmp_path / "pack", fields=FIELDS) as writer:
+        writer.add("one", sample(1))
+        with pytest.raises(TopoutError, match="Two samples are called 'one'") as caught:
+            writer.add("one", sample(2))
+    assert "--" not in str(caught.value)
+
+
+def test_no_sample_at_all_is_told_without_options(tmp_path):
+    with pytest.raises(TopoutError, match="nothing to pack") as caught, PackWriter(tmp_path / "pack", fields=FIELDS):
+        pass
+    assert caught.value.why == "no sample was added"
+    assert not list((tmp_path / "pack").iterdir())
+
+
+def test_a_full_disk_is_not_said_to_keep_what_was_written(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer_module, "write_rows", full)
+    with pytest.raises(TopoutError, match="cannot be written") as caught:
+        with PackWriter(tmp_path / "pack", fields=FIELDS) as writer:
+            writer.add("one", sample(1))
+    assert caught.value.do == "free some space, then write the pack again: a writer begins anew"
+
+
+@pytest.mark.parametrize(
+    ("work", "do"),
+    [
+        ("packing", "choose a smaller --shard-size"),
+        ("writing", "give PackWriter a smaller shard_bytes"),
+        ("unpacking", "lift the limit, or choose another folder"),
+    ],
+)
+def test_a_file_too_large_is_answered_with_what_can_be_made_smaller(tmp_path, work, do):
+    assert cannot_write(tmp_path, OSError(errno.EFBIG, "File too large"), work).do == do
