@@ -7,13 +7,13 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 
 import h5py
 import numpy as np
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.launch.jobs import wait_for
 from tests.packs.packs import contents, file_folder, flip, image_folder, small_pack
 from topout.cli.main import call
 from topout.cli.sizes import bytes_text, parse_bytes
@@ -288,11 +288,14 @@ def test_sizes_are_refused_and_written():
 def test_an_interrupt_says_that_the_same_command_goes_on(tmp_path):
     files = tmp_path / "files"
     files.mkdir()
-    for number in range(6000):
-        (files / f"{number}.bin").write_bytes(bytes(2000))
+    for number in range(20_000):
+        (files / f"{number}.bin").write_bytes(bytes(500))
     command = [sys.executable, "-c", INTERRUPTIBLE, "pack", "--shard-size", "100K", files, tmp_path / "pack"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert wait_for(lambda: any((tmp_path / "pack").rglob("shard-00002*")))
+    first_shard = tmp_path / "pack" / ".packing" / "shard-00000.rows"  # its first shard is done
+    while not first_shard.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
