@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -45,7 +46,7 @@ def test_a_host_without_torch_is_examined_to_the_end(tmp_path: Path) -> None:
     assert ended(probe(tmp_path, WITHOUT_TORCH, Orders(data=str(tmp_path)))) == [0]
     found = findings(tmp_path)
     assert (found.stage, found.not_measured, found.framework) == (None, {}, None)
-    assert {kernel.library for kernel in found.kernels} == {"numpy"}
+    assert {asdict(kernel)["library"] for kernel in found.kernels} == {"numpy"}
     assert [place.purpose for place in found.places] == ["data", "run folder", "temporary folder", "shared memory"]
     assert [(link.link_class, link.transport) for link in found.links] == [("within a host", "tcp")]
     assert found.limits is not None and found.limits.num_cores >= 1

@@ -15,6 +15,7 @@ from topout.cli.packing_progress import PackingProgress
 from topout.cli.sizes import bytes_text, parse_bytes
 from topout.packs.check import CheckReport, Damage, check_pack
 from topout.packs.fields import Value
+from topout.packs.given_path import nothing_at
 from topout.packs.manifest import MANIFEST_NAME, read_manifest
 from topout.packs.pack import open_pack
 from topout.schema.errors import ExitCode, TopoutError
@@ -77,7 +78,7 @@ def check(
         Print what was found as JSON.
     """
     if source is not None and not source.exists():
-        raise TopoutError(f"There is nothing at {source}.", why="the path does not exist", do="check its spelling")
+        raise nothing_at(source)
     found = check_pack(path, num_threads=len(os.sched_getaffinity(0)))
     if repair and found.damages and found.files != {MANIFEST_NAME}:
         from topout.packs.repair import repair_files
@@ -149,7 +150,7 @@ def convert(
     shard_size
         About how large the files become, such as 256M.
     workers
-        Threads; as many as there are cores when left out.
+        Threads; one more than there are cores when left out, since one of them waits for the disk.
     force
         Replace a pack, or a begun one, at DST.
     quiet

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from topout.packs.given_path import begins_with, nothing_at
 from topout.packs.layout import MAGIC
 from topout.schema.errors import ExitCode, TopoutError
 
@@ -33,7 +34,7 @@ class DamagedSample(DamagedPack):
 def not_a_pack(path: Path) -> TopoutError:
     """What lies at `path` instead, or that nothing does."""
     if not path.exists():
-        return TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
+        return nothing_at(path)
     if (path / ".packing").is_dir():
         return TopoutError(
             f"{path} is not a pack yet.",
@@ -56,12 +57,5 @@ def is_unfinished(path: Path) -> bool:
     """Whether a folder was to be a pack and is none: begun, or without its pack.json."""
     if (path / "pack.json").exists():
         return False
-    return (path / ".packing").is_dir() or any(_is_packs_own(path / name) for name in ("index.bin", "shard-00000.bin"))
-
-
-def _is_packs_own(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
+    files = (path / "index.bin", path / "shard-00000.bin")
+    return (path / ".packing").is_dir() or any(begins_with(file, MAGIC) for file in files)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.packs.fields import Field
+from topout.packs.given_path import check_readable
 from topout.packs.manifest import MANIFEST_NAME, FileEntry
 from topout.packs.pack import open_pack
-from topout.packs.sources import check_readable, open_source
+from topout.packs.sources import open_source
 
 INFO_VERSION = 1
 _SHARES = {"min": 0.0, "p01": 0.01, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p99": 0.99, "max": 1.0}

@@ -62,15 +62,6 @@ def is_mostly(source: Path, is_wanted: Callable[[str], bool]) -> bool:
     return False
 
 
-def begins_with(source: Path, magic: bytes) -> bool:
-    """Whether SRC is a file with these first bytes, whatever it is called."""
-    try:
-        with source.open("rb") as file:
-            return file.read(len(magic)) == magic
-    except OSError:
-        return False
-
-
 def fingerprint(files: Iterable[DataFile]) -> str:
     digest = hashlib.sha256()
     for file in files:

@@ -4,7 +4,6 @@ A listing knows names and sizes from metadata before anything is read, so that a
 where it was killed. Not for iterables, which know neither: `packing.writer.PackWriter` takes those.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 
 from topout.packs.damage import is_unfinished, not_a_pack
 from topout.packs.fields import Field, Sample
-from topout.schema.errors import ExitCode, TopoutError
+from topout.packs.given_path import check_readable
+from topout.schema.errors import TopoutError
 from topout.schema.plugin import load_plugin, plugin_names
 
 _PACKAGE = "topout.packs.sources"
@@ -90,24 +90,6 @@ def source_names() -> list[str]:
     return plugin_names(_PACKAGE)
 
 
-def check_readable(path: Path) -> None:
-    """Raises where nothing lies at `path`, or nothing that may be read."""
-    try:
-        is_folder = path.is_dir()
-        is_there = path.exists()
-    except PermissionError:
-        is_folder, is_there = False, True
-    if not is_there:
-        raise TopoutError(f"There is nothing at {path}.", why="the path does not exist", do="check its spelling")
-    if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        raise TopoutError(
-            f"{path} cannot be read.",
-            why="you may not read it" if not is_folder else "you may not list it, or not open what it holds",
-            do="check its permissions and those of the folders above it: ls -ld",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
-
-
 def choose_source(path: Path) -> str:
     """The name of the source that recognises what lies at `path`."""
     check_readable(path)
@@ -126,8 +108,9 @@ def choose_source(path: Path) -> str:
 
 def open_source(path: Path, name: str | None = None, options: SourceOptions | None = None) -> tuple[str, Listing]:
     """The source's name, and its listing."""
-    check_readable(path)
     if name is None:
         name = choose_source(path)
+    else:
+        check_readable(path)
     module: Any = load_plugin(_PACKAGE, name)
     return name, cast(Listing, module.open_listing(path, options or SourceOptions()))

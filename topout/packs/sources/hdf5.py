@@ -17,7 +17,6 @@ from topout.packs.fields import Sample
 from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import (
     DataFile,
-    begins_with,
     find_files,
     fingerprint,
     is_mostly,
@@ -30,6 +29,7 @@ from topout.packs.foreign.file_reader import check_unchanged
 from topout.packs.foreign.hdf5_columns import CLASSES_AND_FIELDS, NAMES, Column, column_value, find_columns, row_bytes
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.foreign.packages import require
+from topout.packs.given_path import begins_with
 from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
