@@ -47,7 +47,7 @@ app.command(
 )
 data = App(name="data", help="Look at, check, mend, convert and unpack packs.", sort_key=10)
 data.command("topout.cli.data:info", name="info", help="Say how many files, how large, of what fields.", sort_key=1)
-data.command("topout.cli.data:check", name="check", help="Verify every byte of a pack; repair it.", sort_key=2)
+data.command("topout.cli.data:check", name="check", help="Verify a pack; repair or compare it.", sort_key=2)
 data.command("topout.cli.data:head", name="head", help="Show the first samples of a pack.", sort_key=3)
 data.command("topout.cli.data:convert", name="convert", help="Pack a pack again with other codecs.", sort_key=4)
 data.command("topout.cli.data:bench", name="bench", help="Time reading a pack on this machine.", sort_key=5)
