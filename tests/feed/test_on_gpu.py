@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
@@ -166,12 +167,18 @@ def test_crops_and_resizes_are_torchvisions() -> None:
         image = open_rgb(jpeg(photograph(number, width, height)), "")
         window = place(eval_images(256, 224), width, height, 0)
         theirs = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])(image)
-        assert np.array_equal(render(image, window, 224, 224), np.asarray(theirs))
+        assert_resized_alike(render(image, window, 224, 224), np.asarray(theirs))
         for position in range(20):
             window = place(train_images(64), width, height, randomness.key(0, 0, position))
             cut = functional.resized_crop(image, window.top, window.left, window.height, window.width, [64, 64])
             cut = functional.horizontal_flip(cut) if window.is_flipped else cut
-            assert np.array_equal(render(image, window, 64, 64), np.asarray(cut))
+            assert_resized_alike(render(image, window, 64, 64), np.asarray(cut))
+
+
+def assert_resized_alike(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Byte for byte; Pillow chooses by shape from version 13 on whether it resizes down first, a grey level apart."""
+    allowed = 0 if int(PIL.__version__.split(".")[0]) < 13 else 1
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= allowed
 
 
 def test_crops_are_distributed_as_torchvisions() -> None:
