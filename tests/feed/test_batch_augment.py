@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.feed.image_packs import photograph
-from topout.feed import randomness
+from topout.epoch import randomness
 from topout.feed.augment import IMAGENET_MEAN, IMAGENET_STD, ColorJitter, CutMix, MixUp, Normalize
 from topout.feed.batch_augment import (
     beta,

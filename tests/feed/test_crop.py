@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.feed.random_vectors import VECTORS, crops
-from topout.feed import randomness
+from tests.epoch.random_vectors import VECTORS, crops
+from topout.epoch import randomness
 from topout.feed.augment import (
     CenterCrop,
     ColorJitter,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.feed.image_packs import jpeg, photograph
-from topout.feed import randomness
+from topout.epoch import randomness
 from topout.feed.augment import CenterCrop, ImageTransform, RandomCrop, Resize, eval_images, train_images
 from topout.feed.crop import Window, place
 from topout.feed.decode import MOST_PIXELS, UnreadableImage, open_rgb, render

@@ -10,7 +10,8 @@ from PIL import Image
 
 from tests.feed.image_packs import write_records
 from topout import Loader
-from topout.feed import randomness
+from topout.epoch import randomness
+from topout.epoch.order import order
 from topout.feed.augment import (
     ColorJitter,
     CutMix,
@@ -21,7 +22,6 @@ from topout.feed.augment import (
 )
 from topout.feed.crop import place
 from topout.feed.decode import open_rgb, render
-from topout.feed.order import order
 from topout.packs.fields import Field
 from topout.packs.pack import open_pack
 from topout.packs.packing.writer import PackWriter

@@ -15,7 +15,8 @@ from PIL import Image
 
 from tests.feed.image_packs import damage, jpeg, photograph, write_images
 from topout import Loader
-from topout.feed import device_decode, feeding, randomness
+from topout.epoch import randomness
+from topout.feed import device_decode, feeding
 from topout.feed.augment import ColorJitter, ImageTransform, MixUp, RandomRotate90, eval_images, train_images
 from topout.feed.colours import adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation
 from topout.feed.crop import place

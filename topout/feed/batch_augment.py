@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from topout.feed import randomness
+from topout.epoch import randomness
+from topout.epoch.randomness import Uint64s
 from topout.feed.augment import ColorJitter, CutMix, ImageTransform, MixUp, Normalize, RandomRotate90
 from topout.feed.colours import adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation
-from topout.feed.randomness import Uint64s
 
 _ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
 

@@ -8,7 +8,7 @@ lets them). Rounding is to the nearest even number, as Python's `round` and C's 
 import math
 from dataclasses import dataclass
 
-from topout.feed import randomness
+from topout.epoch import randomness
 from topout.feed.augment import CenterCrop, ImageTransform, RandomCrop, RandomResizedCrop, Resize, pair
 from topout.schema.errors import TopoutError
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from topout.feed.order import Int64s, permute
-from topout.feed.randomness import MASK, ORDER, G, finalise, key
+from topout.epoch.order import Int64s, permute
+from topout.epoch.randomness import MASK, ORDER, G, finalise, key
 from topout.schema.errors import TopoutError
 
 

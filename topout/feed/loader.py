@@ -14,6 +14,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from topout.epoch.order import BlockShuffled, Order, Sequential, order
+from topout.epoch.partition import Partition, rank_and_world
+from topout.epoch.whole_number import whole
 from topout.feed.augment import ImageTransform, Normalize, Step, as_transform
 from topout.feed.counters import FeedCounters, WaitRecord, batches_allowed
 from topout.feed.curriculum import Curriculum, easiest_first
@@ -24,9 +27,7 @@ from topout.feed.iteration import BatchIterator, Progress
 from topout.feed.kept import Kept, make_slab
 from topout.feed.loader_checks import check_fits, check_options, cuda_device, warn_if_nothing_is_left
 from topout.feed.mixing import Mixture
-from topout.feed.order import BlockShuffled, Order, Sequential, order
 from topout.feed.pack_set import PackSet, Source
-from topout.feed.partition import Partition, rank_and_world
 from topout.feed.pipeline import Pipeline, RecordPipeline, normalisation_table
 from topout.feed.pipeline_choice import image_pipeline
 from topout.feed.plans import plans
@@ -35,7 +36,6 @@ from topout.feed.prefetch import Channel
 from topout.feed.slabs import SlabPool
 from topout.feed.staging.following import Following
 from topout.feed.staging.stager import StagingOptions
-from topout.feed.whole_number import whole
 from topout.record.clock import now_ns
 from topout.schema.errors import TopoutError
 

@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from topout.epoch.partition import Partition
 from topout.feed.augment import CutMix, ImageTransform, MixUp
 from topout.feed.pack_set import PackSet
-from topout.feed.partition import Partition
 from topout.feed.position import Position
 from topout.feed.staging.stager import StagingOptions
 from topout.packs.damage import POLICIES

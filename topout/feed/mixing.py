@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from topout.feed.order import Int64s, permute
-from topout.feed.randomness import MASK, MIXTURE, G, finalise, key
+from topout.epoch.order import Int64s, permute
+from topout.epoch.randomness import MASK, MIXTURE, G, finalise, key
 from topout.schema.errors import TopoutError
 
 BLOCK = 256

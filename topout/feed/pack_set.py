@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from topout.feed.order import Int64s
+from topout.epoch.order import Int64s
 from topout.packs.fields import Field, Sample
 from topout.packs.pack import Pack, open_pack
 from topout.schema.errors import TopoutError

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from topout.epoch.order import Int64s, Order
+from topout.epoch.randomness import Uint64s
 from topout.feed.augment import ImageTransform, Normalize, RandomCrop
 from topout.feed.crop import place
 from topout.feed.decode import UnreadableImage, open_rgb, render
-from topout.feed.order import Int64s, Order
 from topout.feed.pack_set import PackSet
-from topout.feed.randomness import Uint64s
 from topout.packs.damage import DamagedSample
 from topout.packs.fields import Field, Sample
 from topout.schema.errors import TopoutError

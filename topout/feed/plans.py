@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from topout.feed.order import Order
-from topout.feed.partition import Partition
+from topout.epoch.order import Order
+from topout.epoch.partition import Partition
+from topout.epoch.randomness import keys
 from topout.feed.pipeline import BatchPlan
-from topout.feed.randomness import keys
 
 CHUNK = 16_384
 """Samples worked out together, unless a batch is larger."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from topout.epoch.order import Order, Sequential, order
+from topout.epoch.partition import rank_and_world
 from topout.feed.dataset import PackedDataset
-from topout.feed.order import Order, Sequential, order
-from topout.feed.partition import rank_and_world
 
 _CHUNK = 4_096
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topout.feed.order import order
+from topout.epoch.order import order
 from topout.feed.staging.course import EpochCourse
 from topout.packs.fields import Field
 from topout.packs.packing.writer import PackWriter

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.feed.staging.packs import contents, eventually, make_pack
+from topout.epoch.order import order
+from topout.epoch.partition import Partition
 from topout.feed.mixing import Mixture
-from topout.feed.order import order
-from topout.feed.partition import Partition
 from topout.feed.staging.batch_records import batch_records
 from topout.feed.staging.following import Following, ranks_of_node
 from topout.feed.staging.staged_pack import open_staged

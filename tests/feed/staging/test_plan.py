@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topout.feed.order import order
-from topout.feed.partition import Partition
+from topout.epoch.order import order
+from topout.epoch.partition import Partition
 from topout.feed.staging.course import EpochCourse, ListingCourse
 from topout.feed.staging.plan import NEVER, Keeper, Plan, next_uses
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.feed.staging.packs import contents, course_of, eventually, make_pack
-from topout.feed.order import BlockShuffled
+from topout.epoch.order import BlockShuffled
 from topout.feed.staging.folder import Word
 from topout.feed.staging.staged_pack import open_staged
 from topout.feed.staging.stager import StagingOptions

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from topout.feed.order import Int64s, Order
-from topout.feed.partition import Partition
+from topout.epoch.order import Int64s, Order
+from topout.epoch.partition import Partition
 
 _LOOKAHEAD = 1 << 14
 _LOOKAHEAD_BATCHES = 64

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from topout.feed.order import Order
-from topout.feed.partition import Partition
+from topout.epoch.order import Order
+from topout.epoch.partition import Partition
 from topout.feed.staging.course import EpochCourse
 from topout.feed.staging.staged_pack import StagedPack
 from topout.feed.staging.stager import StagingOptions

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from topout.epoch.whole_number import whole
 from topout.feed.staging.course import Course
 from topout.feed.staging.folder import Word, try_lock
 from topout.feed.staging.reader_file import Readers
@@ -19,7 +20,6 @@ from topout.feed.staging.samples import SampleStore
 from topout.feed.staging.shards import ShardStore
 from topout.feed.staging.site import Site
 from topout.feed.staging.walk import Store, Walk
-from topout.feed.whole_number import whole
 from topout.schema.errors import TopoutError
 
 UNITS = ("auto", "shards", "samples")

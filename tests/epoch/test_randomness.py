@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topout.feed import randomness
+from topout.epoch import randomness
 
 VECTORS = Path(__file__).with_name("random_vectors.json")
 

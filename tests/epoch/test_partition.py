@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topout.feed.order import order
-from topout.feed.partition import LAST, Partition, rank_and_world
+from topout.epoch.order import order
+from topout.epoch.partition import LAST, Partition, rank_and_world
 from topout.feed.position import Position, read_state
 from topout.schema.errors import TopoutError
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from topout.feed.randomness import MASK, ORDER, G, Uint64s, finalise, key
+from topout.epoch.randomness import MASK, ORDER, G, Uint64s, finalise, key
 
 Int64s = npt.NDArray[np.int64]
 

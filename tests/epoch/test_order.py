@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topout.epoch.order import BlockShuffled, Sequential, order, permute
 from topout.feed.curriculum import Curriculum, easiest_first
 from topout.feed.mixing import BLOCK, Mixture
-from topout.feed.order import BlockShuffled, Sequential, order, permute
 from topout.schema.errors import TopoutError
 
 SEEDS = st.integers(-(2**63), 2**64 - 1)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from topout.feed import randomness
+from topout.epoch import randomness
 from topout.feed.augment import ImageTransform, RandomHorizontalFlip, RandomResizedCrop
 from topout.feed.crop import place
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topout.feed.order import Int64s
-from topout.feed.whole_number import whole
+from topout.epoch.order import Int64s
+from topout.epoch.whole_number import whole
 from topout.schema.errors import TopoutError
 
 LAST = ("drop", "pad", "exact")

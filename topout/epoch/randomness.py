@@ -8,7 +8,7 @@ numbers as the Python one. All arithmetic is modulo 2**64; `f` is the finaliser 
     u(key, k) = (f(key + (k + 1) * G) >> 11) * 2**-53                                        in [0, 1)
 
 Positions from 2**63 on belong to no sample; each stands for a purpose of its own (`ORDER`, `MIXTURE`, ...). Not for
-secrets. `tests/feed/random_vectors.json` holds values to check an implementation in another language against.
+secrets. `tests/epoch/random_vectors.json` holds values to check an implementation in another language against.
 """
 
 import numpy as np

@@ -1,0 +1,101 @@
+"""Real ranks for the tests of training: processes of their own that meet over Gloo on this machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank ended; `said` is what it printed as one JSON value on its last line, or None."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def said(self) -> Any:
+        lines = self.stdout.strip().splitlines()
+        try:
+            return json.loads(lines[-1]) if lines else None
+        except json.JSONDecodeError:
+            return None
+
+
+RunRanks = Callable[..., list[Ended]]
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def rank_variables(num_ranks: int, port: int) -> list[dict[str, str]]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TOPOUT_")}
+    return [
+        {
+            **inherited,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(REPOSITORY),
+        }
+        for rank in range(num_ranks)
+    ]
+
+
+def start_ranks(
+    script: Path, num_ranks: int, args: Sequence[object] = (), env: Mapping[str, str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """One process a rank; the caller waits for them or kills them."""
+    return [
+        subprocess.Popen(
+            [sys.executable, str(script), *map(str, args)],
+            cwd=script.parent,
+            env={**variables, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for variables in rank_variables(num_ranks, free_port())
+    ]
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> RunRanks:
+    """Runs a script's text, or a file, on some ranks and returns how each ended; a failure is the test's to judge."""
+
+    def run(
+        source: str | Path,
+        num_ranks: int = 2,
+        args: Sequence[object] = (),
+        env: Mapping[str, str] | None = None,
+        timeout: float = 120,
+    ) -> list[Ended]:
+        script = source if isinstance(source, Path) else tmp_path / "script.py"
+        if isinstance(source, str):
+            script.write_text(source)
+        processes = start_ranks(script, num_ranks, args, env)
+        try:
+            outputs = [process.communicate(timeout=timeout) for process in processes]
+            return [Ended(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
+        finally:
+            for process in processes:
+                process.kill()
+
+    return run

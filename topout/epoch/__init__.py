@@ -1,0 +1,1 @@
+"""Which sample comes when, and on which rank: pure functions that feed and train share."""
