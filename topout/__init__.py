@@ -1,7 +1,7 @@
 """topout: find out why training scales badly, mend it, and know how many nodes are worth asking for.
 
-The names below are what a script may import. They load on first use; marks do nothing outside `topout run`, the loader
-and the data set work anywhere.
+The names below are what a script may import. They load on first use; marks do nothing outside `topout run`; the loader,
+the data set and `init` work anywhere.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from topout.api.feed import Loader, PackedDataset
     from topout.api.instrument import count, span, step
     from topout.api.preemption import should_stop
+    from topout.api.train import Context, init
 
 __version__ = "0.1.0"
-__all__ = ["Loader", "PackedDataset", "count", "should_stop", "span", "step"]
+__all__ = ["Context", "Loader", "PackedDataset", "count", "init", "should_stop", "span", "step"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from topout.api import feed
 
         return getattr(feed, name)
+    if name in ("Context", "init"):
+        from topout.api import train
+
+        return getattr(train, name)
     if name in __all__:
         from topout.api import instrument
 

@@ -6,25 +6,15 @@ Not for launchers that topout starts itself; see `starters`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation, Task
 from topout.launch.becoming import load_ahead
+from topout.launch.leading import LOOPBACK, find_lead, own_address
 from topout.launch.member import Member
-from topout.launch.rendezvous import (
-    HEAD_VARIABLE,
-    at_data_address,
-    connect,
-    is_own,
-    job_ports,
-    job_token,
-    listen,
-    resolve,
-    route_address,
-)  # fmt: skip
+from topout.launch.rendezvous import at_data_address, connect, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
-from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
 
@@ -32,36 +22,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from topout.launch.company import Company
 
-_LOOPBACK = "127.0.0.1"
-
 
 def follow_or_lead(
     spec: RunSpec, allocation: Allocation, task: Task, signals: LauncherSignals, say: Callable[[str], None]
 ) -> Company | int:
     """A company when this task leads; else the job's exit code, after this task has followed to the end."""
     token = job_token(allocation.job_id, os.environ)
-    is_on_one_host = task.local_size == task.world_size or len(allocation.hosts) == 1
-    head = os.environ.get(HEAD_VARIABLE) or allocation.head or (allocation.hosts[0] if allocation.hosts else None)
-    if is_on_one_host:
-        addresses = [_LOOPBACK]
-    elif head is None:
-        raise TopoutError(
-            f"Task {task.rank} of {task.world_size} does not know where the first task runs.",
-            why=f"{allocation.scheduler} tells tasks neither the job's hosts nor its first one",
-            do=f"export {HEAD_VARIABLE}=HOST, the host of rank 0, before the tasks are started",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
-    else:
-        addresses = [address for name in head.split(",") for address in resolve(name)]
-    if not _leads(task, allocation, addresses, is_on_one_host):
+    lead = find_lead(allocation, task)
+    if not lead.is_own:
         from topout.launch.agent import join
 
         # before connecting: all tasks start together, so there is time until the head listens
         own_host = read_host()
         ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
-        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
+        wire = connect(lead.addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
         return join(wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface)
-    own = _LOOPBACK if is_on_one_host else _own_address(spec, allocation, addresses)
+    own = own_address(lead, allocation, spec.interface)
     return _lead(spec, allocation, task, own, token=token, signals=signals, say=say)
 
 
@@ -83,7 +59,7 @@ def _lead(
     from topout.launch.head import Head
 
     host = replace(read_host(), address=own)
-    if own != _LOOPBACK:
+    if own != LOOPBACK:
         host = at_data_address(host, own, spec.interface)
     local = Member(number=task.rank, host=host, granted=tuple(sorted(os.sched_getaffinity(0))), is_task=True)
     load_ahead()
@@ -96,18 +72,6 @@ def _lead(
             missing=lambda arrived: _tasks_missing(arrived, task.world_size, allocation),
         )
     return Company(local, allocation, Head(links, local, token, say))
-
-
-def _own_address(spec: RunSpec, allocation: Allocation, addresses: Sequence[str]) -> str:
-    reachable = [a for a in addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
-    return reachable[0] if reachable else route_address(allocation.hosts, spec.interface)
-
-
-def _leads(task: Task, allocation: Allocation, addresses: Sequence[str], is_on_one_host: bool) -> bool:
-    if is_on_one_host or allocation.hosts or HEAD_VARIABLE in os.environ:
-        return task.rank == 0
-    # mpirun tells where it runs itself; the first task there leads
-    return task.local_rank == 0 and any(map(is_own, addresses))
 
 
 def _tasks_missing(arrived: set[int], world_size: int, allocation: Allocation) -> str:

@@ -1,0 +1,150 @@
+"""One rank of `step.py`: trains the same model in every way, by turns in one process, and rank 0 writes the times.
+
+Started by `step.py` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; not by hand.
+"""
+
+import json
+import random
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+import torch.distributed as dist
+from step_models import make
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import topout
+
+warnings.filterwarnings("ignore")
+GRID_MB = (0.25, 1, 2, 5, 10, 50, 100)
+BANDWIDTH_BYTES = 32 << 20
+
+
+class Way:
+    """One way to train: a model of its own, and what averages its gradients."""
+
+    def __init__(self, kind, wrap=lambda model, optimizer: model, after_backward=lambda model: None):
+        model, self.images, self.labels = make(kind)
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        self.model = wrap(model, self.optimizer)
+        self.after_backward = after_backward
+
+    def step(self):
+        self.optimizer.zero_grad()
+        functional.cross_entropy(self.model(self.images), self.labels).backward()
+        self.after_backward(self.model)
+        self.optimizer.step()
+
+
+def each_parameter(model):
+    """As many tutorials have it: one blocking all-reduce a tensor, after backward."""
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+def one_flat(model):
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch._utils._flatten_dense_tensors(gradients)
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for gradient, averaged in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
+        gradient.copy_(averaged)
+
+
+def ddp(**options):
+    return lambda model, optimizer: DistributedDataParallel(model, **options)
+
+
+def ours(ctx, **options):
+    return lambda model, optimizer: ctx.wrap(model, optimizer, **options)[0]
+
+
+def ways_of(kind, ctx):
+    found = {
+        "no communication": Way(kind),
+        "each parameter": Way(kind, after_backward=each_parameter),
+        "one flat tensor after backward": Way(kind, after_backward=one_flat),
+        "DDP": Way(kind, ddp()),
+    }
+    for limit in GRID_MB:
+        found[f"DDP, {limit:g} MB"] = Way(kind, ddp(bucket_cap_mb=limit))
+    for way in found.values():
+        for _ in range(3):
+            way.step()
+    settling = {}
+    for name, compress in (("topout", None), ("topout, bf16 allowed", "auto")):
+        found[name] = Way(kind, ours(ctx, compress=compress))
+        settling[name] = settle(found[name], ctx.tuning)
+    return found, settling
+
+
+def settle(way, tuning):
+    """Trains until the groups are chosen, and says how that went."""
+    count = 0
+    while not tuning.is_settled and count < 100:
+        way.step()
+        count += 1
+    chosen = tuning.chosen
+    return {
+        "steps": count,
+        "chosen": chosen.name if chosen else "default",
+        "groups": len(chosen.limits) if chosen and chosen.limits else None,
+        "gain_share": tuning.gain_share,
+    }
+
+
+def timed(function, count):
+    dist.barrier()
+    start_s = time.perf_counter()
+    for _ in range(count):
+        function()
+    dist.barrier()
+    return (time.perf_counter() - start_s) / count
+
+
+def forward_of(way):
+    def forward():
+        functional.cross_entropy(way.model(way.images), way.labels)
+
+    return forward
+
+
+def main(kind, rounds, steps, out):
+    torch.set_num_threads(1)
+    ctx = topout.init()
+    ways, settling = ways_of(kind, ctx)
+    message = torch.zeros(BANDWIDTH_BYTES // 4)
+    times = {name: [] for name in [*ways, "forward", "all-reduce"]}
+    shuffled = random.Random(0)
+    for _ in range(rounds):
+        names = list(times)
+        shuffled.shuffle(names)
+        for name in names:
+            if name == "all-reduce":
+                times[name].append(timed(lambda: dist.all_reduce(message), 1))
+                continue
+            function = forward_of(ways["no communication"]) if name == "forward" else ways[name].step
+            function()
+            times[name].append(timed(function, steps))
+    if ctx.is_first:
+        parameters = list(ways["DDP"].model.parameters())
+        found = {
+            "kind": kind,
+            "num_tensors": len(parameters),
+            "num_bytes": sum(parameter.numel() * 4 for parameter in parameters),
+            "settling": settling,
+            "bytes_per_s": [BANDWIDTH_BYTES / seconds for seconds in times["all-reduce"]],
+            "times_s": times,
+        }
+        Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

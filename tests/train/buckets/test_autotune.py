@@ -1,0 +1,134 @@
+"""Groups change while training goes on, and nothing else does: replicas, means and the way the script looks stay."""
+
+import pytest
+
+MODEL = """
+import json, sys, hashlib
+import torch, torch.distributed as dist
+from torch import nn
+import topout
+ctx = topout.init()
+torch.manual_seed(0)
+layers = [nn.Linear(128, 128) for _ in range(30)]
+net = nn.Sequential(*layers)
+torch.manual_seed(ctx.rank)
+def digest(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+"""
+
+
+@pytest.fixture
+def own_cache(tmp_path):
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_it_settles_within_fifty_steps_and_replicas_stay_equal(run_ranks, own_cache):
+    source = (
+        MODEL
+        + """
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+model, optimizer = ctx.wrap(net, optimizer)
+for count in range(1, 61):
+    optimizer.zero_grad()
+    model(torch.randn(4, 128)).square().mean().backward()
+    optimizer.step()
+    if ctx.tuning.is_settled:
+        break
+model(torch.randn(4, 128)).square().mean().backward()
+print(json.dumps([count, digest(model), ctx.tuning.chosen.name, ctx.tuning.chosen.limits]))
+"""
+    )
+    first, second = (ended.said for ended in run_ranks(source, 2, env=own_cache))
+    assert first[0] <= 50
+    assert first == second
+    # an earlier choice is taken up at once
+    again, _ = (ended.said for ended in run_ranks(source, 2, env=own_cache))
+    assert again[0] == 5
+    assert again[2:] == first[2:]
+
+
+def test_groups_are_those_that_were_asked_for_and_gradients_are_the_mean(run_ranks):
+    source = (
+        MODEL
+        + """
+from topout.train.buckets.regroup import group_sizes, regroup
+model = ctx.wrap(net, buckets="default")
+of_one = 128 * 128 * 4 + 128 * 4
+errors, sizes = [], []
+for limits in (None, (of_one, 9 * of_one, 20 * of_one), (30 * of_one,)):
+    regroup(model, limits)
+    for _ in range(3):
+        model.zero_grad()
+        x = torch.randn(4, 128)
+        plain = torch.autograd.grad(net(x).square().mean(), list(net.parameters()))
+        flat = torch.cat([g.flatten() for g in plain])
+        dist.all_reduce(flat)
+        model(x).square().mean().backward()
+        got = torch.cat([p.grad.flatten() for p in model.parameters()])
+        errors.append(float((got - flat / 2).abs().max()))
+    sizes.append([size // of_one for size in group_sizes(model)])
+print(json.dumps([max(errors), sizes[1:]]))
+"""
+    )
+    for ended in run_ranks(source, 2):
+        assert ended.code == 0, ended.stderr
+        assert ended.said == [0.0, [[1, 9, 20], [30]]]
+
+
+@pytest.mark.parametrize("habit", ["two forwards", "unused parameter", "no_sync"])
+def test_it_follows_accumulation_and_stays_away_from_loops_that_it_cannot_follow(run_ranks, own_cache, habit):
+    source = (
+        MODEL
+        + f"""
+import contextlib
+habit = {habit!r}
+"""
+        + """
+class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.extra = net, nn.Linear(128, 128)
+    def forward(self, x):
+        return self.net(x)
+unused = habit == "unused parameter"
+model = ctx.wrap(Sometimes() if unused else net, find_unused_parameters=unused)
+for count in range(60):
+    model.zero_grad()
+    if habit == "two forwards":
+        (model(torch.randn(4, 128)) - model(torch.randn(4, 128))).square().mean().backward()
+    elif habit == "no_sync":
+        with model.no_sync():
+            model(torch.randn(4, 128)).square().mean().backward()
+        model(torch.randn(4, 128)).square().mean().backward()
+    else:
+        model(torch.randn(4, 128)).square().mean().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.01 * parameter.grad
+chosen = ctx.tuning.chosen
+print(json.dumps([digest(model), chosen.name if chosen else None]))
+"""
+    )
+    first, second = (ended.said for ended in run_ranks(source, 2, env=own_cache))
+    assert first == second
+    assert (first[1] is not None) == (habit == "no_sync")
+
+
+def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
+    from topout.train.buckets.grouping import Gradient
+    from topout.train.buckets.regroup import Grouping
+    from topout.train.buckets.remembered import Remembered
+    from topout.train.link import Link
+
+    gradients, link = [Gradient(num_bytes=10, ready_s=0.0)], Link(alpha_s=1e-4, bytes_per_s=1e8)
+    memory = Remembered("model", tmp_path)
+    assert memory.find(gradients, link) is None
+    memory.keep(Grouping(name="fine", limits=(4, 6)), 0.1)
+    assert memory.find(gradients, link)["limits"] == [4, 6]
+    # a link of a quarter of the speed is another link
+    assert memory.find(gradients, Link(alpha_s=1e-4, bytes_per_s=2.5e7)) is None
+    (file,) = tmp_path.iterdir()
+    for text in ("", "{", "[]", '{"version": 1, "name": "fine", "limits": [0], "hook": null}'):
+        file.write_text(text)
+        assert memory.find(gradients, link) is None

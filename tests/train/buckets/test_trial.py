@@ -1,0 +1,33 @@
+"""The default stays unless another grouping beats it in every round, and clearly."""
+
+from topout.train.buckets import trial
+
+
+def times(*rounds: list[float]) -> list[tuple[int, float]]:
+    """Step times by candidate, of a round each, in the order in which candidates take turns."""
+    order = trial.turns(len(rounds[0]))
+    return [(number, rounds[place // len(rounds[0])][number]) for place, number in enumerate(order)]
+
+
+def test_the_second_round_goes_backwards_against_drift() -> None:
+    assert trial.turns(3) == [0, 1, 2, 2, 1, 0]
+
+
+def test_the_quickest_in_every_round_is_chosen() -> None:
+    choice = trial.choose(times([1.0, 0.9, 0.8], [1.1, 1.0, 0.9]), 3)
+    assert choice.candidate == 2
+    assert abs(choice.gain_share - (1 - 1.7 / 2.1)) < 1e-12
+
+
+def test_one_that_lost_a_round_is_not_chosen_however_well_it_did_in_the_other() -> None:
+    assert trial.choose(times([1.0, 0.5], [1.0, 1.01]), 2).candidate == 0
+
+
+def test_less_than_a_hundredth_is_noise() -> None:
+    assert trial.choose(times([1.0, 0.995], [1.0, 0.995]), 2).candidate == 0
+
+
+def test_three_candidates_settle_within_fifty_steps() -> None:
+    from topout.train.buckets.autotune import FIRST_TRIED
+
+    assert FIRST_TRIED + trial.num_steps(3) <= 50

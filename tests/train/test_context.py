@@ -1,0 +1,137 @@
+"""`topout.init()` and `wrap` in real ranks: ordinary objects come back, and all ranks train the same model."""
+
+import json
+import sys
+
+import pytest
+
+from topout.schema.errors import TopoutError
+
+TRAIN = """
+import hashlib, json, sys
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+torch.manual_seed(100 + ctx.rank)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+data = torch.utils.data.TensorDataset(inputs, torch.arange(64) % 4)
+loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+before = model, optimizer
+model, optimizer, loader = ctx.wrap(model, optimizer, loader)
+seen = 0
+for x, y in loader:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    seen += len(x)
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+print(json.dumps({
+    "rank": ctx.rank, "world_size": ctx.world_size, "seen": seen, "digest": digest, "same": before[0] is model,
+    "same_optimizer": before[1] is optimizer, "kind": type(model).__mro__[-3].__name__ if ctx.world_size > 1 else "",
+    "is_loader": isinstance(loader, torch.utils.data.DataLoader),
+}))
+"""
+
+
+def test_ranks_that_start_from_different_weights_train_one_model(run_ranks):
+    first, second = (ended.said for ended in run_ranks(TRAIN, 2))
+    assert first["digest"] == second["digest"]
+    assert [first["seen"], second["seen"]] == [32, 32]
+    assert [first["rank"], second["rank"]] == [0, 1]
+    assert first["same_optimizer"] and first["is_loader"]
+
+
+def test_a_process_without_a_launcher_is_a_world_of_one_and_gets_its_own_objects_back(run_ranks, tmp_path):
+    # run_ranks sets torch's variables; without them nobody has started several ranks
+    (ended,) = run_ranks("import os\nfor n in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR'): del os.environ[n]\n" + TRAIN, 1)
+    assert ended.code == 0, ended.stderr
+    assert ended.said["same"] and ended.said["same_optimizer"]
+    assert (ended.said["world_size"], ended.said["seen"]) == (1, 64)
+
+
+def test_topout_run_and_torchrun_start_the_same_ranks(run_topout, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        TRAIN.replace("print(json.dumps(", f"open(r'{tmp_path}/' + str(ctx.rank), 'w').write(json.dumps(")
+    )
+    assert run_topout(["run", "-n", 2, script]).code == 0
+    by_topout = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    import subprocess
+
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    assert subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=120, check=False).returncode == 0
+    by_torchrun = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+    assert by_topout == by_torchrun
+    assert by_topout[0]["digest"] == by_topout[1]["digest"]
+
+
+def test_models_that_differ_between_ranks_are_an_error_that_names_the_parameter(run_ranks):
+    source = """
+import topout
+from torch import nn
+ctx = topout.init()
+ctx.wrap(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 10 + ctx.rank)))
+"""
+    for ended in run_ranks(source, 2):
+        assert ended.code != 0
+        assert "Rank 1 has another model than rank 0: 1.weight (11x4, float32) instead of 1.weight (10x4, float32)" in (
+            ended.stderr
+        )
+
+
+def test_statistics_in_evaluation_are_those_of_rank_0_and_training_does_not_send_them(run_ranks):
+    source = """
+import json, torch, topout
+from torch import nn
+import torch.distributed as dist
+ctx = topout.init()
+model = ctx.wrap(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+broadcasts = []
+sync = model._sync_buffers
+model._sync_buffers = lambda: (broadcasts.append(model.training), sync())
+for _ in range(3):
+    model(torch.full((4, 2), float(ctx.rank)) + torch.randn(4, 2)).sum().backward()
+model.eval()
+before = model.module[1].running_mean.tolist()
+model(torch.zeros(1, 2))
+print(json.dumps([before, model.module[1].running_mean.tolist(), broadcasts]))
+"""
+    first, second = (ended.said for ended in run_ranks(source, 2))
+    assert first[0] == first[1] == second[1]
+    assert second[0] != second[1]
+    assert first[2] == [False]
+
+
+@pytest.mark.parametrize("options", [{"buckets": "large"}, {"buckets": 0}, {"compress": "zip"}], ids=str)
+def test_a_choice_that_does_not_exist_is_an_error(options):
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    with pytest.raises(TopoutError):
+        Context(alone()).wrap(nn.Linear(1, 1), **options)
+
+
+def test_an_optimizer_of_another_model_is_an_error():
+    import torch
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1)
+    with pytest.raises(TopoutError, match="holds no parameter of this model"):
+        Context(alone()).wrap(nn.Linear(1, 1), optimizer)
+
+
+def test_variables_that_are_only_half_set_are_an_error(run_ranks):
+    (ended,) = run_ranks(
+        "import os\ndel os.environ['MASTER_ADDR']\nos.environ['WORLD_SIZE'] = '2'\nimport topout\ntopout.init()", 1
+    )
+    assert ended.code != 0
+    assert "MASTER_ADDR is not set" in ended.stderr

@@ -1,0 +1,54 @@
+"""Who leads among tasks that a scheduler started, and at which addresses the others find it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from topout.launch.allocation import Allocation, Task
+from topout.launch.rendezvous import HEAD_VARIABLE, is_own, resolve, route_address
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_dataclass import dataclass
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """`addresses` are tried in order by those who do not lead."""
+
+    addresses: tuple[str, ...]
+    is_own: bool
+    """Whether this task leads."""
+    is_on_one_host: bool
+
+
+def find_lead(allocation: Allocation, task: Task) -> Lead:
+    is_on_one_host = task.local_size == task.world_size or len(allocation.hosts) == 1
+    head = os.environ.get(HEAD_VARIABLE) or allocation.head or (allocation.hosts[0] if allocation.hosts else None)
+    if is_on_one_host:
+        return Lead(addresses=(LOOPBACK,), is_own=task.rank == 0, is_on_one_host=True)
+    if head is None:
+        raise TopoutError(
+            f"Task {task.rank} of {task.world_size} does not know where the first task runs.",
+            why=f"{allocation.scheduler} tells tasks neither the job's hosts nor its first one",
+            do=f"export {HEAD_VARIABLE}=HOST, the host of rank 0, before the tasks are started",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    addresses = tuple(address for name in head.split(",") for address in resolve(name))
+    return Lead(addresses=addresses, is_own=_leads(task, allocation, addresses), is_on_one_host=False)
+
+
+def own_address(lead: Lead, allocation: Allocation, interface: str | None) -> str:
+    """Where the others look for this task, which leads."""
+    if lead.is_on_one_host:
+        return LOOPBACK
+    reachable = [a for a in lead.addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
+    return reachable[0] if reachable else route_address(allocation.hosts, interface)
+
+
+def _leads(task: Task, allocation: Allocation, addresses: Sequence[str]) -> bool:
+    if allocation.hosts or HEAD_VARIABLE in os.environ:
+        return task.rank == 0
+    # mpirun tells where it runs itself; the first task there leads
+    return task.local_rank == 0 and any(map(is_own, addresses))

@@ -1,0 +1,117 @@
+"""Where ranks meet that srun, mpirun or their like started without `topout run`: what `topout.init()` asks.
+
+The leading task holds a port at the job's own address and tells it to every task that proves the job's token, so no
+variable has to be exported and no port agreed beforehand. Not under `topout run` or torchrun, which set MASTER_ADDR.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+from topout.launch.allocation import Allocation, Task
+from topout.launch.detect import check_world, detect_allocation
+from topout.launch.leading import find_lead, own_address
+from topout.launch.ports import reusable
+from topout.launch.rendezvous import INTERFACE_VARIABLE, connect, job_ports, job_token, listen
+from topout.launch.wire import HANDSHAKE_S, NotOursError, Wire
+from topout.schema.light_dataclass import dataclass
+
+START_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksMeeting:
+    """`listener` is open in the task that leads: its descriptor is where the ranks' store listens."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int | None
+    address: str
+    port: int
+    listener: socket.socket | None
+
+
+def meet_as_task(timeout_s: float = START_TIMEOUT_S) -> RanksMeeting | None:
+    """None where no launcher started several tasks; an error where tasks were asked for and this is none of them."""
+    allocation = detect_allocation()
+    if allocation is None or allocation.task is None or allocation.task.world_size == 1:
+        check_world(allocation, 1)
+        return None
+    task = allocation.task
+    token = job_token(allocation.job_id, os.environ)
+    ports = job_ports(f"{allocation.job_id}/ranks")
+    lead = find_lead(allocation, task)
+    if lead.is_own:
+        return _lead(allocation, task, own_address(lead, allocation, os.environ.get(INTERFACE_VARIABLE)), ports, token)
+    wire = connect(lead.addresses, ports, token, timeout_s=timeout_s)
+    try:
+        told = wire.next_message(time.monotonic() + timeout_s)
+        return _meeting(task, str(told["address"]), int(told["port"]), None)
+    finally:
+        wire.close()
+
+
+def _lead(allocation: Allocation, task: Task, address: str, ports: list[int], token: str) -> RanksMeeting:
+    door = listen(address, ports)
+    door.setblocking(True)
+    store = reusable(address)
+    store.bind((address, 0))
+    store.listen(1024)
+    port = int(store.getsockname()[1])
+    answering = threading.Thread(
+        target=_tell, args=(door, token, address, port, task.world_size - 1), name="topout-meeting", daemon=True
+    )
+    answering.start()
+    return _meeting(task, address, port, store)
+
+
+def _tell(door: socket.socket, token: str, address: str, port: int, num_others: int) -> None:
+    """Until every other task has been told; whoever says nothing holds up nobody."""
+    told = threading.Semaphore(0)
+
+    def answer(connection: socket.socket) -> None:
+        wire = Wire(connection)
+        try:
+            wire.prove_as_head(token)
+        except (OSError, NotOursError):
+            wire.close()
+            return
+        wire.send("meet", address=address, port=port)
+        told.release()
+        # the other end closes once it has read; a reset would take the message away
+        end_s = time.monotonic() + HANDSHAKE_S
+        while wire.is_open and time.monotonic() < end_s:
+            wire.wait(0.1)
+            wire.receive()
+        wire.close()
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = door.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    for _ in range(num_others):
+        told.acquire()
+    # accept() in another thread is woken by a shutdown, not by a close
+    door.shutdown(socket.SHUT_RDWR)
+    door.close()
+
+
+def _meeting(task: Task, address: str, port: int, listener: socket.socket | None) -> RanksMeeting:
+    return RanksMeeting(
+        rank=task.rank,
+        world_size=task.world_size,
+        local_rank=task.local_rank,
+        local_world_size=task.local_size,
+        address=address,
+        port=port,
+        listener=listener,
+    )

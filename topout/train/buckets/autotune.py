@@ -1,0 +1,206 @@
+"""Finds the grouping of gradients that makes the step shortest on this job's link, within 50 steps of training.
+
+    Autotune(ddp, place, ...)      # attaches itself; detaches when it has chosen
+
+Steps 1 to 2 settle, 3 and 4 tell when gradients are ready, then candidates train in turns: DDP's default, groups as
+small as the link carries well, the plan that should finish first, and compression where it is allowed. All ranks choose
+alike, from the slowest rank's times. It only changes which gradients travel together, never their mean; with three or
+more ranks the order of additions and thus the last bit may change, so runs that must be reproducible bit for bit say
+`buckets="default"`.
+
+Not for modules whose forwards and backwards do not alternate, or that leave parameters out: it notices and stays away.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from topout.train.buckets import trial
+from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
+from topout.train.buckets.ready import ReadyTimes
+from topout.train.buckets.regroup import Grouping, Hook, can_regroup, regroup
+from topout.train.buckets.remembered import Remembered
+from topout.train.exchange import all_agree, from_first, gather
+from topout.train.link import Link, measure
+from topout.train.place import Place
+
+FIRST_RECORDED, FIRST_TRIED = 3, 5
+SMALLEST_BYTES = 1 << 20
+"""DDP averages less than this in one group whatever is chosen."""
+
+
+class Autotune:
+    """Lives from wrapping to the choice; `chosen` is None until then."""
+
+    def __init__(
+        self,
+        ddp: Any,
+        place: Place,
+        *,
+        hooks: dict[str, Callable[[], Hook]] | None = None,
+        remembered: Remembered | None = None,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),  # noqa: T201
+    ) -> None:
+        self.chosen: Grouping | None = None
+        self.gain_share: float | None = None
+        self._ddp, self._place, self._say = ddp, place, say
+        self._hooks, self._remembered = hooks or {}, remembered
+        self._parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+        self._num_forwards = self._num_backwards = 0
+        self._is_paired = True
+        self._ready: ReadyTimes | None = None
+        self._candidates: list[Grouping] = []
+        self._turns: list[int] = []
+        self._starts_s: list[float] = []
+        self._times_s: list[tuple[int, float]] = []
+        self._handles: list[Any] = []
+        if is_worth_tuning(ddp, self._parameters) or self._hooks:
+            self._handles = [
+                ddp.register_forward_pre_hook(self._before_forward),
+                self._parameters[0].register_post_accumulate_grad_hook(self._after_backward),
+            ]
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._handles
+
+    def leave(self) -> None:
+        """Keeps what is in place and looks no further."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self._ready is not None:
+            self._ready.detach()
+            self._ready = None
+
+    def _after_backward(self, _: Any) -> None:
+        self._num_backwards += self._is_averaging()
+
+    def _is_averaging(self) -> bool:
+        """Not while gradients of several batches add up (`no_sync`)."""
+        return bool(self._ddp.require_backward_grad_sync)
+
+    def _before_forward(self, module: Any, _: Any) -> None:
+        if not (torch.is_grad_enabled() and module.training and self._is_averaging()):
+            return
+        if module._join_config.enable:
+            self.leave()
+            return
+        self._is_paired &= self._num_backwards == self._num_forwards
+        self._num_forwards += 1
+        if self._num_forwards == FIRST_RECORDED:
+            self._ready = ReadyTimes(self._parameters, self._is_averaging)
+        if self._ready is not None and self._num_forwards < FIRST_TRIED:
+            self._ready.begin()
+        elif self._num_forwards == FIRST_TRIED:
+            self._begin_trials()
+        elif self._num_forwards > FIRST_TRIED:
+            self._go_on()
+
+    def _begin_trials(self) -> None:
+        assert self._ready is not None
+        ready, self._ready = self._ready, None
+        ready.detach()
+        if not all_agree(self._is_paired and ready.is_whole and can_regroup(self._ddp), self._place):
+            self.leave()
+            return
+        seen = [[gradient.num_bytes, gradient.ready_s] for gradient in ready.gradients()]
+        gradients = [Gradient(num_bytes=size, ready_s=ready_s) for size, ready_s in from_first(seen, self._place)]
+        link = measure(self._place)
+        known = self._recall(gradients, link)
+        if known is not None:
+            self._settle(known, from_memory=True)
+            return
+        self._candidates = candidates(gradients, link, self._hooks)
+        self._turns = trial.turns(len(self._candidates))
+        self._begin_block()
+
+    def _recall(self, gradients: Sequence[Gradient], link: Link) -> Grouping | None:
+        if self._remembered is None:
+            return None
+        found = self._remembered.find(gradients, link) if self._place.is_first else None
+        told = from_first(found, self._place)
+        if told is None or (told["hook"] and told["hook"] not in self._hooks):
+            return None
+        hook = self._hooks[told["hook"]]() if told["hook"] else None
+        limits = None if told["limits"] is None else tuple(told["limits"])
+        return Grouping(name=str(told["name"]), limits=limits, hook=hook)
+
+    def _begin_block(self) -> None:
+        grouping = self._candidates[self._turns[len(self._times_s)]]
+        regroup(self._ddp, grouping.limits, grouping.hook)
+        self._starts_s = []
+
+    def _go_on(self) -> None:
+        self._starts_s.append(self._now_s())
+        if len(self._starts_s) < trial.NUM_SETTLING + trial.NUM_MEASURED:
+            return
+        steps_s = [after - before for before, after in zip(self._starts_s, self._starts_s[1:], strict=False)]
+        measured_s = steps_s[trial.NUM_SETTLING - 1 :]
+        # on a GPU the host runs ahead, so only the sum of steps means something
+        typical_s = fmean(measured_s) if self._place.device.type == "cuda" else median(measured_s)
+        self._times_s.append((self._turns[len(self._times_s)], typical_s))
+        if len(self._times_s) < len(self._turns):
+            self._begin_block()
+        else:
+            self._conclude()
+
+    def _now_s(self) -> float:
+        at_edge = len(self._starts_s) in (trial.NUM_SETTLING - 1, trial.NUM_SETTLING + trial.NUM_MEASURED - 1)
+        if self._place.device.type == "cuda" and at_edge:
+            torch.cuda.synchronize(self._place.device)
+        return time.perf_counter()
+
+    def _conclude(self) -> None:
+        told = gather([step_s for _, step_s in self._times_s], self._place)
+        is_paired = all_agree(self._is_paired, self._place)
+        slowest = [max(steps) for steps in zip(*told, strict=True)]
+        order = [number for number, _ in self._times_s]
+        choice = trial.choose(list(zip(order, slowest, strict=True)), len(self._candidates))
+        self.gain_share = choice.gain_share
+        self._settle(self._candidates[choice.candidate if is_paired else 0])
+
+    def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
+        regroup(self._ddp, grouping.limits, grouping.hook)
+        self.chosen = grouping
+        self.leave()
+        if self._remembered is not None and not from_memory and self._place.is_first:
+            self._remembered.keep(grouping, self.gain_share or 0.0)
+        if self._place.is_first:
+            self._say(self.sentence(from_memory))
+
+    def sentence(self, from_memory: bool = False) -> str:
+        """What a person is told of it, once."""
+        if self.chosen is None or (self.chosen.limits is None and self.chosen.hook is None):
+            return "topout: gradients are averaged in DDP's own groups; no other choice made the step shorter"
+        groups = f"{len(self.chosen.limits)} groups" if self.chosen.limits else "DDP's own groups"
+        how = f", compressed ({self.chosen.name})" if self.chosen.hook else ""
+        if from_memory:
+            return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"
+        return f"topout: gradients are averaged in {groups}{how}: the step is {self.gain_share:.0%} shorter (measured)"
+
+
+def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:
+    """Gradients of one kind, more than one group of them, and a module that can be regrouped."""
+    kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+    num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return len(kinds) == 1 and len(parameters) > 1 and num_bytes > SMALLEST_BYTES and can_regroup(ddp)
+
+
+def candidates(gradients: Sequence[Gradient], link: Link, hooks: dict[str, Callable[[], Hook]]) -> list[Grouping]:
+    """DDP's default first; those that come out the same are tried once."""
+    plans = {"fine": fine(gradients, link)}
+    if not hooks:
+        # with them there is no time for a third grouping within 50 steps
+        plans["planned"] = plan(gradients, link)
+    found = [Grouping(name="default")]
+    for name, ends in plans.items():
+        limits = group_bytes(gradients, ends)
+        if all(limits != other.limits for other in found):
+            found.append(Grouping(name=name, limits=limits))
+    compressed = [Grouping(name=name, limits=found[1].limits, hook=make()) for name, make in hooks.items()]
+    return found + compressed

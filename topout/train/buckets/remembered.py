@@ -1,0 +1,73 @@
+"""Choices of earlier runs: for the same model, the same number of ranks and the same link nothing is tried again.
+
+One small JSON file for each, in the user's cache folder, written whole. Whatever cannot be read is as if it were not
+there: it costs 50 steps of trying.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from topout.train.buckets.grouping import Gradient
+from topout.train.buckets.regroup import Grouping
+from topout.train.link import Link
+
+VERSION = 1
+
+
+class Remembered:
+    """`surroundings` is whatever else makes a choice another one: names and shapes, ranks and hosts, versions."""
+
+    def __init__(self, surroundings: str, folder: Path | None = None) -> None:
+        self._surroundings = surroundings
+        self._folder = folder or cache_folder()
+        self._path: Path | None = None
+
+    def find(self, gradients: Sequence[Gradient], link: Link) -> dict[str, Any] | None:
+        self._path = self._folder / f"{self._key(gradients, link)}.json"
+        try:
+            found = json.loads(self._path.read_text())
+            limits = found["limits"]
+            is_usable = (
+                found["version"] == VERSION
+                and isinstance(found["name"], str)
+                and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
+                and (found["hook"] is None or isinstance(found["hook"], str))
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return found if is_usable else None
+
+    def keep(self, grouping: Grouping, gain_share: float) -> None:
+        """After `find`, whose file it writes; a full disk or a folder that may not be written is no reason to stop."""
+        if self._path is None:
+            return
+        value = {
+            "version": VERSION,
+            "name": grouping.name,
+            "limits": grouping.limits,
+            "hook": grouping.name if grouping.hook else None,
+            "gain_share": gain_share,
+        }
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
+                file.write(json.dumps(value) + "\n")
+            os.replace(file.name, self._path)  # noqa: PTH105
+
+    def _key(self, gradients: Sequence[Gradient], link: Link) -> str:
+        """Links of about the same bandwidth are the same link: no two measurements of one are equal."""
+        shape = [gradient.num_bytes for gradient in gradients]
+        parts = [self._surroundings, shape, round(math.log2(link.bytes_per_s))]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def cache_folder() -> Path:
+    place = os.environ.get("XDG_CACHE_HOME")
+    return (Path(place) if place else Path.home() / ".cache") / "topout" / "buckets"

@@ -1,0 +1,159 @@
+"""What `topout.init()` gives a script: its place among the ranks, and the few calls that make an ordinary loop scale.
+
+    ctx = topout.init()
+    model, optimizer, loader = ctx.wrap(model, optimizer, loader)
+    for x, y in loader: ...                     # unchanged
+
+Ordinary objects come back: a DDP module, the same optimizer, a DataLoader. In a world of one, model and optimizer come
+back as they were.
+"""
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from topout.schema.errors import TopoutError
+from topout.train.buckets.autotune import Autotune
+from topout.train.buckets.regroup import Hook, regroup
+from topout.train.buckets.remembered import Remembered
+from topout.train.exchange import gather
+from topout.train.parallel import data_parallel, fingerprint, sync_statistics
+from topout.train.place import Place
+
+BUCKETS = ("auto", "default")
+COMPRESSIONS = ("bf16", "fp16", "int8", "powersgd")
+
+
+class Context:
+    """One for each process; `close` leaves the process group when the context made it."""
+
+    def __init__(self, place: Place, *, seed: int = 0, owns_group: bool = False) -> None:
+        self.place = place
+        self.seed = seed
+        self._owns_group = owns_group
+        self._model: Any = None
+        self._optimizer: Any = None
+        self._loader: Any = None
+        self.tuning: Autotune | None = None
+        """How gradients are grouped, once `wrap` has seen a model that gains from it."""
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
+
+    @property
+    def world_size(self) -> int:
+        return self.place.world_size
+
+    @property
+    def local_rank(self) -> int:
+        return self.place.local_rank
+
+    @property
+    def device(self) -> torch.device:
+        return self.place.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether to print and to write what is wanted once."""
+        return self.place.is_first
+
+    def wrap(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        loader: Any = None,
+        *,
+        buckets: str | float = "auto",
+        compress: str | None = None,
+        find_unused_parameters: bool = False,
+    ) -> Any:
+        """What was given, ready for this rank: one object for one, else a tuple in the same order.
+
+        `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
+        `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
+        """
+        _check_choices(buckets, compress)
+        wrapped = data_parallel(model, self.place, find_unused_parameters=find_unused_parameters)
+        if wrapped is not model:
+            self._group(wrapped, buckets, compress)
+        if optimizer is not None:
+            _check_optimizer(model, optimizer)
+        if loader is not None:
+            from topout.train.sharding import shard
+
+            loader = shard(loader, self.place, seed=self.seed)
+        self._model, self._optimizer, self._loader = wrapped, optimizer, loader
+        given = [thing for thing in (wrapped, optimizer, loader) if thing is not None]
+        return given[0] if len(given) == 1 else tuple(given)
+
+    def evaluate(self, step: Callable[[Any], Any], loader: Iterable[Any], **options: Any) -> Any:
+        """Every sample once whatever the number of ranks, and the figures that one process would have."""
+        from topout.train.evaluate import evaluate
+
+        if self._model is not None:
+            sync_statistics(self._model)
+        return evaluate(step, loader, self.place, **options)
+
+    def close(self) -> None:
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+            self._owns_group = False
+
+    def _group(self, ddp: Any, buckets: str | float, compress: str | None) -> None:
+        hooks = {} if compress is None else {name: self._hook(name) for name in _allowed(compress)}
+        if compress not in (None, "auto"):
+            regroup_limits = None if isinstance(buckets, str) else (round(buckets * 2**20),)
+            regroup(ddp, regroup_limits, hooks[str(compress)]())
+        elif isinstance(buckets, (int, float)):
+            regroup(ddp, (round(buckets * 2**20),))
+        elif buckets == "auto" or compress == "auto":
+            hosts = sorted(gather(socket.gethostname(), self.place))
+            sharing = [hosts.count(host) for host in sorted(set(hosts))]
+            surroundings = (
+                f"{fingerprint(ddp.module)} {sharing} {dist.get_backend(self.place.group)} {torch.__version__}"
+            )
+            self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(f"{surroundings} {compress}"))
+
+    def _hook(self, name: str) -> Callable[[], Hook]:
+        def make() -> Hook:
+            from topout.train.compression import make as make_compressor
+
+            return None, make_compressor(name, self.place).hook
+
+        return make
+
+
+def _allowed(compress: str) -> tuple[str, ...]:
+    return ("bf16",) if compress == "auto" else (compress,)
+
+
+def _check_choices(buckets: str | float, compress: str | None) -> None:
+    is_limit = isinstance(buckets, (int, float)) and not isinstance(buckets, bool) and buckets > 0
+    if buckets not in BUCKETS and not is_limit:
+        raise TopoutError(
+            f"buckets={buckets!r} is no way to group gradients.",
+            why="It is one of " + ", ".join(map(repr, BUCKETS)) + ", or a limit in MiB.",
+            do="leave it out: what is quickest on this job's link is then measured",
+        )
+    if compress not in (None, "auto", *COMPRESSIONS):
+        raise TopoutError(
+            f"compress={compress!r} is no compression.",
+            why="It is one of " + ", ".join(map(repr, ("auto", *COMPRESSIONS))) + ", or None.",
+            do="leave it out to average gradients as they are",
+        )
+
+
+def _check_optimizer(model: Any, optimizer: Any) -> None:
+    """Of another model, it would train nothing: the commonest way is a model copied or moved after it was made."""
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if held and not any(id(parameter) in own for parameter in held):
+        raise TopoutError(
+            "The optimizer holds no parameter of this model.",
+            why="It was made for another model, or the model's parameters were replaced afterwards.",
+            do="make the optimizer from model.parameters() right before wrap",
+        )

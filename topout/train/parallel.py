@@ -1,0 +1,122 @@
+"""A model made data-parallel: torch's DDP, with the checks and the choices that people otherwise make by hand.
+
+Replicas are compared by name before they meet, gradients are views of DDP's buffers, and statistics of BatchNorm are
+taken from rank 0 in evaluation instead of before every step as well, which leaves rank 0's model what it was. Not for
+models that do not fit one device; that is FSDP2's, and a module that `fully_shard` has touched is left alone.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from topout.schema.errors import TopoutError
+from topout.train.exchange import from_first, gather
+from topout.train.place import Place
+
+
+def data_parallel(model: Any, place: Place, *, find_unused_parameters: bool = False) -> Any:
+    """The model itself in a world of one, or when it needs no averaging; else a DDP module around it."""
+    model.to(place.device)
+    if place.world_size == 1 or is_distributed(model):
+        return model
+    check_same_model(model, place)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    make = LazyStatistics if _has_statistics_only(model) else DistributedDataParallel
+    return make(
+        model,
+        device_ids=[place.device] if place.device.type == "cuda" else None,
+        process_group=place.group,
+        gradient_as_bucket_view=True,
+        find_unused_parameters=find_unused_parameters,
+    )
+
+
+class LazyStatistics(DistributedDataParallel):  # type: ignore[misc]
+    """DDP that brings rank 0's statistics of BatchNorm to the others when they are read: in evaluation."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.forward_sync_buffers = not self.training
+
+    def train(self, mode: bool = True) -> Any:
+        self.forward_sync_buffers = not mode
+        return super().train(mode)
+
+
+def sync_statistics(model: Any) -> None:
+    """Rank 0's to all ranks, for whoever reads them without a forward of the DDP module; all ranks call it."""
+    if isinstance(model, LazyStatistics):
+        model._sync_buffers()
+
+
+def is_distributed(model: Any) -> bool:
+    """Whether somebody has wrapped or sharded it already."""
+    if isinstance(model, DistributedDataParallel):
+        return True
+    return any(hasattr(module, "_get_fsdp_state") or _is_sharded(module) for module in model.modules())
+
+
+def unwrapped(model: Any) -> Any:
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def fingerprint(model: Any) -> str:
+    """The same for models of the same parameters, whatever their values."""
+    return hashlib.sha256(json.dumps(_description(model)).encode()).hexdigest()
+
+
+def check_same_model(model: Any, place: Place) -> None:
+    """Raises on every rank, naming the first parameter or buffer that is not the same on all of them."""
+    own = _description(model)
+    prints = gather(hashlib.sha256(json.dumps(own).encode()).hexdigest(), place)
+    if len(set(prints)) == 1:
+        return
+    first = from_first(own, place)
+    differences = gather(_first_difference(first, own), place)
+    rank = next(number for number, found in enumerate(differences) if found)
+    raise TopoutError(
+        f"Rank {rank} has another model than rank 0: {differences[rank]}.",
+        why="Gradients are averaged parameter by parameter, so all ranks must build the same model.",
+        do="look for sizes that come from the data or from the rank, such as the number of classes of a rank's shard",
+    )
+
+
+def _description(model: Any) -> list[list[Any]]:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [[name, list(tensor.shape), str(tensor.dtype), bool(tensor.requires_grad)] for name, tensor in tensors]
+
+
+def _first_difference(first: list[list[Any]], own: list[list[Any]]) -> str | None:
+    for theirs, mine in zip(first, own, strict=False):
+        if theirs != mine:
+            return f"{_said(mine)} instead of {_said(theirs)}"
+    if len(own) < len(first):
+        return f"{_said(first[len(own)])} is missing"
+    return f"{_said(own[len(first)])} is one more" if len(own) > len(first) else None
+
+
+def _said(entry: list[Any]) -> str:
+    name, shape, dtype, requires_grad = entry
+    sizes = "x".join(map(str, shape)) or "a number"
+    return f"{name} ({sizes}, {dtype.removeprefix('torch.')}{'' if requires_grad else ', no gradient'})"
+
+
+def _is_sharded(module: Any) -> bool:
+    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters(recurse=False))
+
+
+def _has_statistics_only(model: Any) -> bool:
+    """Whether all buffers are running statistics, which nothing reads while the model trains."""
+    of_norms = {
+        id(buffer) for module in model.modules() if isinstance(module, _NormBase) for buffer in module.buffers()
+    }
+    buffers = list(model.buffers())
+    trains_with_them = any(
+        isinstance(module, _NormBase) and not (module.track_running_stats and module.training)
+        for module in model.modules()
+    )
+    return bool(buffers) and not trains_with_them and all(id(buffer) in of_norms for buffer in buffers)
