@@ -11,7 +11,7 @@ from topout.train.buckets.grouping import Gradient
 
 
 class ReadyTimes:
-    """Attached from making to `detach`; `begin` marks the start of each step, `counts` tells which backwards to note."""
+    """Attached from making to `detach`; `begin` marks a step, `counts` tells whether a backward belongs to one."""
 
     def __init__(self, parameters: list[Any], counts: Callable[[], bool]) -> None:
         self._parameters = parameters
