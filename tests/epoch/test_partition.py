@@ -43,6 +43,8 @@ def test_no_position_twice_and_none_missing(
     start = data.draw(st.integers(0, num))
     parts = everyone(num, batch_size, world_size, last, start)
     taken = np.concatenate([np.empty(0, np.int64), *(part.batch(n) for part in parts for n in range(len(part)))])
+    if last == "even":
+        taken = np.unique(taken)  # when it repeats, and when not, see below
     assert len(set(taken.tolist())) == len(taken)
     own = np.sort(taken[taken < num])
     if last == "drop":
@@ -57,6 +59,66 @@ def test_no_position_twice_and_none_missing(
         assert len({len(part) for part in parts}) == 1
     if last == "exact":
         assert all(1 <= len(part.batch(n)) <= batch_size for part in parts for n in range(len(part)))
+
+
+def test_even_halves_the_last_two_batches_rather_than_leave_one_with_a_single_sample() -> None:
+    # 9 samples in fours: 4, then the 5 that are left as 2 and 3
+    (alone,) = everyone(9, 4, 1, "even")
+    assert [alone.batch(n).tolist() for n in range(len(alone))] == [[0, 1, 2, 3], [4, 5], [6, 7, 8]]
+    assert [alone.position_after(n) for n in range(4)] == [0, 4, 6, 9]
+    # 10 samples in fours on 2 ranks: a rest of 2 would be one a rank
+    assert [[part.batch(n).tolist() for n in range(len(part))] for part in everyone(10, 4, 2, "even")] == [
+        [[0, 2], [4, 6, 8]],
+        [[1, 3], [5, 7, 9]],
+    ]
+    # a rest of 4 is two a rank: left as it is
+    assert [part.batch(1).tolist() for part in everyone(12, 4, 2, "even")] == [[8, 10], [9, 11]]
+
+
+def test_even_repeats_only_where_a_rank_would_go_without() -> None:
+    singles = everyone(7, 1, 4, "even")
+    assert [part.batch(1).tolist() for part in singles] == [[4], [5], [6], [4]]
+    assert [part.sharers(1) for part in singles] == [(0, 2), (0, 1), (0, 1), (1, 2)]
+    assert [part.sharers(0) for part in singles] == [(0, 1)] * 4
+
+
+@given(num=st.integers(0, 200), batch_size=BATCHES, world_size=WORLDS, data=st.data())
+def test_even_gives_every_rank_as_many_batches_and_every_position_once(
+    num: int, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, num))
+    parts = everyone(num, batch_size, world_size, "even", start)
+    (length,) = {len(part) for part in parts}
+    assert length == -(-(num - start) // (batch_size * world_size))
+    after = start
+    for number in range(length):
+        sizes = [len(part.batch(number)) for part in parts]
+        assert 1 <= min(sizes) and max(sizes) <= min(batch_size, min(sizes) + 1)
+        is_scanty = number > 0 and batch_size >= 4
+        assert min(sizes) >= 2 or not is_scanty
+        positions = sorted(np.concatenate([part.batch(number) for part in parts]).tolist())
+        end = parts[0].position_after(number + 1)
+        assert sorted(set(positions)) == list(range(after, end))
+        repeats = len(positions) - (end - after)
+        assert repeats == 0 or (end - after < world_size and (batch_size == 1 or length == 1))
+        after = end
+    assert after == num
+
+
+@given(num=st.integers(1, 200), batch_size=BATCHES, world_size=WORLDS, data=st.data())
+def test_even_goes_on_after_a_resume_as_if_there_had_been_none(
+    num: int, batch_size: int, world_size: int, data: st.DataObject
+) -> None:
+    for whole in everyone(num, batch_size, world_size, "even"):
+        done = data.draw(st.integers(0, len(whole)))
+        (rest,) = (
+            part
+            for part in everyone(num, batch_size, world_size, "even", whole.position_after(done))
+            if part.rank == whole.rank
+        )
+        assert [rest.batch(n).tolist() for n in range(len(rest))] == [
+            whole.batch(n).tolist() for n in range(done, len(whole))
+        ]
 
 
 @given(

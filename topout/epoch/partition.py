@@ -8,6 +8,10 @@ incomplete batch:
     pad     filled up to full size with the first positions of the epoch, so that shapes never change
     exact   every position once; ranks get uneven shares, some perhaps a batch less. For evaluation; ranks that meet in
             a collective each step would wait for ever
+    even    every position once, and as many batches on every rank: for training on all samples. A rest of fewer than
+            two samples a rank shares the samples of the batch before it, so that no batch is larger than asked for
+            and none too small for a batch norm. Where nothing can be shared (batches of one sample, or a resume just
+            before the end) and a rank would go without, it repeats a sample of that batch
 """
 
 import sys
@@ -20,7 +24,7 @@ from topout.epoch.order import Int64s
 from topout.epoch.whole_number import whole
 from topout.schema.errors import TopoutError
 
-LAST = ("drop", "pad", "exact")
+LAST = ("drop", "pad", "exact", "even")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +69,52 @@ class Partition:
         full, rest = divmod(self.num_left, self.global_batch)
         if self.last == "drop" or not rest:
             return full
-        return full + (self.last == "pad" or self.rank < rest)
+        return full + (self.last != "exact" or self.rank < rest)
 
     def batch(self, number: int) -> Int64s:
         """Positions of batch `number` from `start`; with `pad` they run past the end, to be taken modulo its size."""
-        first = self.start + number * self.global_batch
-        end = first + self.global_batch
-        if self.last != "pad":
-            end = min(end, self.num_positions)
+        first, end = self._bounds(number)
+        if self.last == "even" and end - first < self.world_size:
+            return np.array([first + self.rank % (end - first)], dtype=np.int64)
         return np.arange(first + self.rank, end, self.world_size, dtype=np.int64)
+
+    def sharers(self, number: int) -> tuple[int, int]:
+        """This rank is the i-th of k that load the same positions: (0, 1), but for batches smaller than the world."""
+        first, end = self._bounds(number)
+        size = end - first
+        if self.last != "even" or size >= self.world_size:
+            return 0, 1
+        return self.rank // size, len(range(self.rank % size, self.world_size, size))
 
     def position_after(self, num_batches: int) -> int:
         """How far all ranks together are once each has taken so many batches; never past the end."""
+        if self.last == "even" and 0 < num_batches <= len(self):
+            return self._bounds(num_batches - 1)[1]
         return min(self.start + num_batches * self.global_batch, max(self.start, self.num_positions))
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """First position of a global batch, and the one after its last."""
+        first = self.start + number * self.global_batch
+        end = first + self.global_batch
+        if self.last == "pad":
+            return first, end
+        full, rest = divmod(self.num_left, self.global_batch)
+        if self.last == "even" and full and self._is_scanty(rest):
+            # the last two together, in halves; the first a multiple of the world, so that its ranks are equal
+            middle = self.num_positions - rest - self.global_batch
+            middle += (self.global_batch + rest) // (2 * self.world_size) * self.world_size
+            if number == full - 1:
+                end = middle
+            elif number == full:
+                first = middle
+        return first, min(end, self.num_positions)
+
+    def _is_scanty(self, rest: int) -> bool:
+        """Too small a batch for all ranks, with a batch before it that can give some of its own."""
+        if self.batch_size == 1:
+            return False
+        # halves of two and two samples would be no better off with two a rank
+        return 0 < rest < self.world_size * (2 if self.batch_size > 2 else 1)
 
 
 def rank_and_world(environment: Mapping[str, str], rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -152,6 +152,11 @@ class Loader:
         return self._position().epoch
 
     @property
+    def world_size(self) -> int:
+        """Ranks that share an epoch."""
+        return self._partition.world_size
+
+    @property
     def classes(self) -> tuple[str, ...] | None:
         return self.packs.classes
 

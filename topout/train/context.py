@@ -10,18 +10,23 @@ back as they were.
 
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from topout.schema.errors import TopoutError
 from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook, regroup
 from topout.train.buckets.remembered import Remembered
 from topout.train.exchange import gather
-from topout.train.parallel import data_parallel, fingerprint, sync_statistics
+from topout.train.parallel import data_parallel, fingerprint
 from topout.train.place import Place
+
+if TYPE_CHECKING:
+    from topout.train.checkpoint import Checkpoints
 
 BUCKETS = ("auto", "default")
 COMPRESSIONS = ("bf16", "fp16", "int8", "powersgd")
@@ -70,11 +75,13 @@ class Context:
         buckets: str | float = "auto",
         compress: str | None = None,
         find_unused_parameters: bool = False,
+        own_share: bool = False,
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
 
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
+        `own_share`: the loader gives this rank its own part already.
         """
         _check_choices(buckets, compress)
         wrapped = data_parallel(model, self.place, find_unused_parameters=find_unused_parameters)
@@ -82,21 +89,46 @@ class Context:
             self._group(wrapped, buckets, compress)
         if optimizer is not None:
             _check_optimizer(model, optimizer)
-        if loader is not None:
+        if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard
 
-            loader = shard(loader, self.place, seed=self.seed)
+            loader = shard(loader, self.place, seed=self.seed, own_share=own_share)
         self._model, self._optimizer, self._loader = wrapped, optimizer, loader
         given = [thing for thing in (wrapped, optimizer, loader) if thing is not None]
         return given[0] if len(given) == 1 else tuple(given)
 
-    def evaluate(self, step: Callable[[Any], Any], loader: Iterable[Any], **options: Any) -> Any:
-        """Every sample once whatever the number of ranks, and the figures that one process would have."""
+    def evaluate(self, step: Callable[[Any], Any], loader: Iterable[Any], *, model: Any = None) -> dict[str, Any]:
+        """Every sample once whatever the number of ranks, and the figures that one process would have.
+
+        `loader` is the one that a single process would use, not wrapped; `step` says what to make of a batch
+        (docs/evaluate.md). `model` is the wrapped one unless another is given; it rests in evaluation mode meanwhile.
+        """
         from topout.train.evaluate import evaluate
 
-        if self._model is not None:
-            sync_statistics(self._model)
-        return evaluate(step, loader, self.place, **options)
+        own_share = _takes_its_share(loader, self.place)
+        return evaluate(step, loader, self.place, model=self._model if model is None else model, own_share=own_share)
+
+    def checkpoint(
+        self,
+        folder: str | Path,
+        *,
+        every: int | str | None = "10m",
+        keep: int = 3,
+        keep_every: int | None = None,
+        **more: Any,
+    ) -> "Checkpoints":
+        """Goes on from the newest good checkpoint in `folder`, where there is one, and saves from then on.
+
+        What `wrap` was given is saved; `more` names what else is: schedule=, scaler=, anything with a state_dict. Call
+        `step()` of the result after each optimizer step (docs/checkpoints.md).
+        """
+        from topout.train.checkpoint import Checkpoints
+
+        wrapped = {"model": self._model, "optimizer": self._optimizer, "loader": self._loader}
+        state = {name: part for name, part in wrapped.items() if part is not None} | more
+        made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
+        made.restore()
+        return made
 
     def close(self) -> None:
         if self._owns_group and dist.is_initialized():
@@ -125,6 +157,20 @@ class Context:
             return None, make_compressor(name, self.place).hook
 
         return make
+
+
+def _takes_its_share(loader: Any, place: Place) -> bool:
+    """As `topout.Loader` does, which asks the process group itself."""
+    if isinstance(loader, DataLoader):
+        return False
+    world_size = getattr(loader, "world_size", None)
+    if world_size is not None and world_size != place.world_size:
+        raise TopoutError(
+            f"The loader deals out to {world_size} ranks, and this world has {place.world_size}.",
+            why="It was made before the ranks had joined, or with a world_size of its own.",
+            do="call topout.init() before the loader is made",
+        )
+    return world_size is not None
 
 
 def _allowed(compress: str) -> tuple[str, ...]:

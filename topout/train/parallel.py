@@ -47,12 +47,6 @@ class LazyStatistics(DistributedDataParallel):  # type: ignore[misc]
         return super().train(mode)
 
 
-def sync_statistics(model: Any) -> None:
-    """Rank 0's to all ranks, for whoever reads them without a forward of the DDP module; all ranks call it."""
-    if isinstance(model, LazyStatistics):
-        model._sync_buffers()
-
-
 def is_distributed(model: Any) -> bool:
     """Whether somebody has wrapped or sharded it already."""
     if isinstance(model, DistributedDataParallel):
