@@ -135,3 +135,13 @@ def test_variables_that_are_only_half_set_are_an_error(run_ranks):
     )
     assert ended.code != 0
     assert "MASTER_ADDR is not set" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16", "int8", "powersgd", "hierarchical"])
+def test_every_compression_trains_equal_replicas(run_ranks, name):
+    source = TRAIN.replace(
+        "ctx.wrap(model, optimizer, loader)", f"ctx.wrap(model, optimizer, loader, compress={name!r})"
+    )
+    first, second = run_ranks(source, 2)
+    assert first.code == second.code == 0, first.stderr
+    assert first.said["digest"] == second.said["digest"]

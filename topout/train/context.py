@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
 
 BUCKETS = ("auto", "default")
-COMPRESSIONS = ("bf16", "fp16", "int8", "powersgd")
+COMPRESSIONS = ("bf16", "fp16", "int8", "powersgd", "hierarchical")
 
 
 class Context:
@@ -42,6 +42,7 @@ class Context:
         self._model: Any = None
         self._optimizer: Any = None
         self._loader: Any = None
+        self._compressor: Any = None
         self.tuning: Autotune | None = None
         """How gradients are grouped, once `wrap` has seen a model that gains from it."""
 
@@ -125,6 +126,9 @@ class Context:
         from topout.train.checkpoint import Checkpoints
 
         wrapped = {"model": self._model, "optimizer": self._optimizer, "loader": self._loader}
+        if self.tuning is None:
+            # what rounding has left over; a codec that may or may not be chosen keeps nothing worth saving
+            wrapped["compression"] = self._compressor
         state = {name: part for name, part in wrapped.items() if part is not None} | more
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
@@ -136,7 +140,7 @@ class Context:
             self._owns_group = False
 
     def _group(self, ddp: Any, buckets: str | float, compress: str | None) -> None:
-        hooks = {} if compress is None else {name: self._hook(name) for name in _allowed(compress)}
+        hooks = {} if compress is None else {name: self._hook(name, ddp.module) for name in _allowed(compress)}
         if compress not in (None, "auto"):
             regroup_limits = None if isinstance(buckets, str) else (round(buckets * 2**20),)
             regroup(ddp, regroup_limits, hooks[str(compress)]())
@@ -150,11 +154,12 @@ class Context:
             )
             self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(f"{surroundings} {compress}"))
 
-    def _hook(self, name: str) -> Callable[[], Hook]:
+    def _hook(self, name: str, model: Any) -> Callable[[], Hook]:
         def make() -> Hook:
             from topout.train.compression import make as make_compressor
 
-            return None, make_compressor(name, self.place).hook
+            self._compressor = make_compressor(name, self.place, model)
+            return None, self._compressor.hook
 
         return make
 

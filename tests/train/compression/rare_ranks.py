@@ -1,0 +1,87 @@
+"""Local SGD and DiLoCo on one of several ranks; prints one JSON object of facts for the tests to judge."""
+
+import json
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from topout.train.diloco import DiLoCo
+from topout.train.local_sgd import LocalSGD
+from topout.train.place import alone, joined
+
+
+def make_model(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2, dtype=torch.float32))
+
+
+def train(model, optimizer, local, place, steps, begin=0):
+    met = []
+    for step in range(begin, begin + steps):
+        generator = torch.Generator().manual_seed(10 * step + place.rank)
+        optimizer.zero_grad()
+        model(torch.randn(8, 6, generator=generator)).square().mean().backward()
+        optimizer.step()
+        if local.step():
+            met.append(step + 1)
+    return met
+
+
+def values(model):
+    return [tensor.double().flatten().tolist() for tensor in (*model.parameters(), *model.buffers())]
+
+
+def local_sgd(place, every, warmup, steps):
+    model = make_model(place.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    local = LocalSGD(model, place, every=every, warmup=warmup)
+    begun = values(model)
+    met = train(model, optimizer, local, place, steps)
+    before = values(model)
+    local.finish()
+    return {"begun": begun, "met": met, "before": before, "after": values(model), "bytes": local.bytes_averaged}
+
+
+def diloco(place, steps=6, resume_at=None, **options):
+    model = make_model(place.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    local = DiLoCo(model, optimizer, place, **options)
+    begun = values(model)
+    met = []
+    if resume_at is not None:
+        met = train(model, optimizer, local, place, resume_at)
+        saved = local.state_dict(), {name: value.clone() for name, value in model.state_dict().items()}
+        model = make_model(77)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        local = DiLoCo(model, optimizer, place, **options)
+        local.load_state_dict(saved[0])
+        model.load_state_dict(saved[1])
+    begin = resume_at or 0
+    met += train(model, optimizer, local, place, steps - begin, begin)
+    return {"begun": begun, "met": met, "after": values(model)}
+
+
+def main():
+    dist.init_process_group("gloo")
+    place = joined(torch.device("cpu"), local_rank=0, local_world_size=1)
+    facts = {
+        "local": local_sgd(place, every=4, warmup=2, steps=9),
+        "one_step": local_sgd(place, every=1, warmup=0, steps=1),
+        "apart": local_sgd(place, every=9, warmup=0, steps=1),
+        "every_step": local_sgd(place, every=1, warmup=0, steps=6),
+        "diloco_plain": diloco(place, every=1, outer_lr=1.0, outer_momentum=0.0),
+        "diloco": diloco(place, every=3),
+        "diloco_resumed": diloco(place, every=2, resume_at=3),
+        "diloco_straight": diloco(place, every=2),
+        "diloco_apart": diloco(place, every=6, steps=5),
+        "diloco_met": diloco(place, every=5, steps=5, outer_lr=0.5, outer_momentum=0.8),
+        "world_1": diloco(alone(), every=6, steps=6, outer_lr=1.0, outer_momentum=0.0),
+        "world_1_apart": diloco(alone(), every=7, steps=6),
+    }
+    print(json.dumps(facts))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Local SGD and DiLoCo on two real ranks that begin with different models."""
+
+import pytest
+import torch
+from torch import nn
+
+from topout.schema.errors import TopoutError
+from topout.train.diloco import DiLoCo
+from topout.train.local_sgd import LocalSGD
+from topout.train.place import alone
+
+
+@pytest.fixture
+def ranks(facts):
+    return facts("rare_ranks.py", 2)
+
+
+def mean(first, second):
+    """Of lists of lists of numbers; counts of batches are equal on both ranks here."""
+    return [[(a + b) / 2 for a, b in zip(*rows, strict=True)] for rows in zip(first, second, strict=True)]
+
+
+def flat(values):
+    return [value for row in values for value in row]
+
+
+def test_ranks_begin_with_the_model_of_rank_0(ranks):
+    for kind in ("local", "diloco"):
+        assert ranks[0][kind]["begun"] == ranks[1][kind]["begun"]
+
+
+def test_ranks_meet_each_step_of_the_warm_up_and_every_so_many_after_it(ranks):
+    assert ranks[0]["local"]["met"] == [1, 2, 6]
+
+
+def test_between_meetings_ranks_differ_and_at_the_end_they_hold_the_mean_batch_norm_included(ranks):
+    first, second = (said["local"] for said in ranks)
+    assert first["before"] != second["before"]
+    assert first["after"] == second["after"]
+    assert flat(first["after"]) == pytest.approx(flat(mean(first["before"], second["before"])), abs=1e-6)
+
+
+def test_one_step_and_a_meeting_is_the_mean_of_the_steps_apart(ranks):
+    apart = mean(*(said["apart"]["before"] for said in ranks))
+    assert flat(ranks[0]["one_step"]["after"]) == pytest.approx(flat(apart), abs=1e-6)
+
+
+def test_diloco_each_step_with_rate_1_and_no_momentum_is_plain_averaging(ranks):
+    assert flat(ranks[1]["diloco_plain"]["after"]) == pytest.approx(flat(ranks[0]["every_step"]["after"]), abs=1e-5)
+
+
+def test_diloco_meets_every_so_many_steps_and_all_ranks_then_hold_the_same(ranks):
+    assert ranks[0]["diloco"]["met"] == [3, 6]
+    assert ranks[0]["diloco"]["after"] == ranks[1]["diloco"]["after"]
+
+
+def test_the_first_outer_step_is_nesterovs(ranks):
+    """With v = delta at first: begun - lr * (1 + momentum) * (begun - mean), here 0.5 * 1.8 = 0.9 of the way."""
+    num_parameters = 6
+    begun = flat(ranks[0]["diloco_met"]["begun"][:num_parameters])
+    there = flat(mean(*(said["diloco_apart"]["after"] for said in ranks))[:num_parameters])
+    expected = [a - 0.9 * (a - b) for a, b in zip(begun, there, strict=True)]
+    assert flat(ranks[0]["diloco_met"]["after"][:num_parameters]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(ranks):
+    """Between two meetings, so each rank resumes from parameters of its own."""
+    for said in ranks:
+        assert said["diloco_resumed"]["after"] == said["diloco_straight"]["after"]
+
+
+def test_one_rank_alone_trains_as_without(ranks):
+    assert flat(ranks[0]["world_1"]["after"]) == pytest.approx(flat(ranks[0]["world_1_apart"]["after"]), abs=1e-6)
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(TopoutError, match="holds no parameter of this model"):
+        DiLoCo(nn.Linear(2, 2), other, alone())
+
+
+def test_a_state_of_another_model_is_refused():
+    def made(width):
+        model = nn.Linear(width, 2)
+        return DiLoCo(model, torch.optim.SGD(model.parameters(), lr=0.1), alone())
+
+    with pytest.raises(TopoutError, match="belongs to another model"):
+        made(3).load_state_dict(made(2).state_dict())
+
+
+def test_meeting_every_0_steps_is_refused():
+    with pytest.raises(TopoutError, match="every=0 is too small"):
+        LocalSGD(nn.Linear(2, 2), alone(), every=0)

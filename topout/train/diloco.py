@@ -1,0 +1,110 @@
+"""DiLoCo: ranks train on their own for many steps, then take one outer step together along their mean progress.
+
+    local = DiLoCo(model, inner_optimizer, place, every=50)
+    for batch in loader:
+        ...
+        inner_optimizer.step()
+        local.step()
+    local.finish()
+
+The outer step is SGD with Nesterov momentum on (where the ranks last met - the mean of where they are now); it keeps a
+copy of the parameters and, with momentum, another. The inner optimizer's own state stays on its rank. Parameters that
+the inner optimizer does not hold are left alone. All ranks must make the same number of steps. Not for a few hundred
+steps in all: the outer momentum needs meetings to work with. Reference: Douillard et al. 2023, DiLoCo.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from topout.epoch.whole_number import whole
+from topout.schema.errors import TopoutError
+from topout.train.local_sgd import average, average_buffers, broadcast, check_not_wrapped, model_tensors
+from topout.train.place import Place
+
+
+class DiLoCo:
+    def __init__(
+        self,
+        model: nn.Module,
+        inner_optimizer: torch.optim.Optimizer,
+        place: Place,
+        *,
+        every: int = 50,
+        outer_lr: float = 0.7,
+        outer_momentum: float = 0.9,
+    ) -> None:
+        """Begins with rank 0's parameters and buffers on all ranks."""
+        check_not_wrapped(model)
+        self.place = place
+        self.every = whole("every", every)
+        self.num_steps = 0
+        self.bytes_averaged = 0
+        self._model = model
+        self._has_news = False
+        broadcast(model_tensors(model), place)
+        self._parameters = trained_parameters(model, inner_optimizer)
+        self._meeting_point = [parameter.detach().clone() for parameter in self._parameters]
+        self._outer = torch.optim.SGD(
+            self._meeting_point, lr=outer_lr, momentum=outer_momentum, nesterov=outer_momentum > 0
+        )
+
+    def step(self) -> bool:
+        """After each step of the inner optimizer; whether the ranks met."""
+        self.num_steps += 1
+        self._has_news = True
+        is_due = self.num_steps % self.every == 0
+        if is_due:
+            self.meet()
+        return is_due
+
+    def finish(self) -> None:
+        """Takes the outer step for what was learnt since the last; all ranks together, before the end."""
+        if self._has_news:
+            self.meet()
+
+    def meet(self) -> None:
+        with torch.no_grad():
+            self.bytes_averaged += average(self._parameters, self.place)
+            self.bytes_averaged += average_buffers(self._model, self.place)
+            for point, parameter in zip(self._meeting_point, self._parameters, strict=True):
+                point.grad = point - parameter
+            self._outer.step()
+            self._outer.zero_grad(set_to_none=True)
+            torch._foreach_copy_([parameter.detach() for parameter in self._parameters], self._meeting_point)
+        self._has_news = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same on all ranks. Between meetings the model's parameters are not: see `finish`."""
+        return {
+            "num_steps": self.num_steps,
+            "meeting_point": [point.clone() for point in self._meeting_point],
+            "outer": self._outer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if [point.shape for point in state["meeting_point"]] != [point.shape for point in self._meeting_point]:
+            raise TopoutError(
+                "This state of DiLoCo belongs to another model.",
+                why="Its parameters have other shapes, or there are more or fewer of them.",
+                do="make the model and the inner optimizer as they were when it was saved",
+            )
+        self.num_steps = int(state["num_steps"])
+        self._has_news = self.num_steps % self.every != 0
+        for point, saved in zip(self._meeting_point, state["meeting_point"], strict=True):
+            point.copy_(saved)
+        self._outer.load_state_dict(state["outer"])
+
+
+def trained_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The model's parameters that the optimizer holds, in the model's order, which is the same on all ranks."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    found = [parameter for parameter in model.parameters() if id(parameter) in held]
+    if not found:
+        raise TopoutError(
+            "The inner optimizer holds no parameter of this model.",
+            why="It was made for another one, or for a copy: training would change nothing that the ranks exchange.",
+            do="make it from this model's parameters()",
+        )
+    return found
