@@ -57,6 +57,7 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "profile": parse_steps_range(given["profile"]) if "profile" in given else None,
         "filter": tuple(given.get("filter", ())) or None,
         "packs": tuple(given.get("packs", ())) or None,
+        "ddp": given.get("ddp") or None,
         "runs": given.get("runs"),
     }
     return resolve_spec(flags, find_config(None if is_module else script))

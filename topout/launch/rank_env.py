@@ -65,6 +65,9 @@ def rank_environment(
     environment.pop("TOPOUT_PACKS", None)
     if spec.packs:
         environment["TOPOUT_PACKS"] = json.dumps(spec.packs)
+    environment.pop("TOPOUT_DDP", None)
+    if spec.ddp:
+        environment["TOPOUT_DDP"] = "1"
     if run is not None:
         environment["TOPOUT_RUN"] = str(run)
     environment.setdefault("OMP_NUM_THREADS", str(rank.num_threads))

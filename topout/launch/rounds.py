@@ -269,8 +269,8 @@ def single_device_error(num_ranks: int) -> TopoutError:
     return TopoutError(
         f"{num_ranks} ranks were started, but the script trains on one device.",
         why=f"nothing joins the ranks by the first step: {num_ranks} copies would train independently of each other",
-        do="run one with -n 1, or make the script distributed (torch: init_process_group and DistributedDataParallel; "
-        "Keras: MultiWorkerMirroredStrategy)",
+        do="add --ddp to make it data-parallel as it is, run one with -n 1, or make the script distributed "
+        "(torch: topout.init() and wrap, or DistributedDataParallel; Keras: MultiWorkerMirroredStrategy)",
     )
 
 

@@ -7,6 +7,8 @@ before its first line, its traceback to the launcher, and an end within seconds 
 running.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
@@ -14,10 +16,14 @@ import time
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from topout.record import jax_cluster, keras_taps, preemption, torch_taps, worker_cores
+from topout.record import horovod_path, jax_cluster, keras_taps, preemption, torch_taps, worker_cores
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 EXIT_LIMIT_S = 4.0
 """From the script's last line to the end of the process; the launcher enforces 5 s from outside."""
@@ -29,9 +35,13 @@ def main(arguments: list[str]) -> int:
     worker_cores.note_granted()
     preemption.adopt_page()
     jax_cluster.install()
+    horovod_path.install()
     status = StatusLine.from_environment()
     recorder = _start_recorder(status)
-    code = _serve_packs(status) or _run(arguments, status, recorder)
+    code = _serve_packs(status)
+    if code == 0:
+        _parallelise()
+        code = _run(arguments, status, recorder)
     last_line_s = time.monotonic()
     _await_working_threads(recorder)
     status.send("done", code=code)
@@ -84,6 +94,14 @@ def _serve_packs(status: StatusLine) -> int:
     return 0
 
 
+def _parallelise() -> None:
+    if "TOPOUT_DDP" in os.environ:
+        from importlib import import_module
+
+        # by name: the room lies above this one, and only such a rank needs it
+        import_module("topout.train.parallelise.install").install()
+
+
 def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) -> int:
     try:
         if arguments[0] == "-m":
@@ -95,6 +113,8 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
     except KeyboardInterrupt:
         return 130
     except BaseException as error:
+        if "TOPOUT_DDP" in os.environ and type(error).__name__ == "TopoutError":
+            return _refused(error, status)
         # here, since a script that does not fail need not wait for it
         import traceback
 
@@ -108,6 +128,13 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         sys.excepthook(type(error), error, trace)
         return 1
     return 0
+
+
+def _refused(error: Any, status: StatusLine) -> int:
+    """What --ddp cannot do safely: its sentence names the line, and a traceback through torch would hide it."""
+    status.send("failure", text=str(error))
+    print(error, file=sys.stderr)  # noqa: T201 (as the command line says it)
+    return int(error.exit_code)
 
 
 def _run_script(arguments: list[str]) -> None:

@@ -24,6 +24,8 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.train.place import Place
 
 Job = Callable[[], Tensor]
+_LONGEST_END_S = 5.0
+"""Of an exchange that was under way when the last holder let go: another rank may be gone."""
 gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """All-gather of one tensor into one; torch 2.13 calls it by the first name and warns of the second."""
 
@@ -76,7 +78,8 @@ class Lane:
         # the thread knows the queue alone, so a lane that nobody holds any more ends it
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="topout-lane", daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._jobs.put, None)
+        # at the latest before Python ends: it would stop the thread inside torch, which ends the process with an abort
+        weakref.finalize(self, _end, self._jobs, self._thread)
 
     def _run(self, job: Job, ready: Any, failures: list[TopoutError], done: Callable[[int], None]) -> Tensor:
         begun_ns = time.perf_counter_ns()
@@ -124,6 +127,12 @@ class Lane:
             except Exception as second:
                 self._failure.add_note(f"leaving a group failed as well: {second}")
         return self._failure
+
+
+def _end(jobs: "queue.SimpleQueue[Callable[[], None] | None]", thread: threading.Thread) -> None:
+    jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join(_LONGEST_END_S)
 
 
 def _serve(jobs: "queue.SimpleQueue[Callable[[], None] | None]") -> None:

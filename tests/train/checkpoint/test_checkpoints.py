@@ -1,0 +1,226 @@
+"""One rank: what comes back, what is kept, and what goes wrong with whom told."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.train.checkpoint.conftest import MakeTraining
+from topout.schema.errors import TopoutError
+from topout.train.checkpoint import files
+from topout.train.checkpoint.store import Store
+
+
+def steps(tmp_path: Path) -> list[int]:
+    return Store(tmp_path / "checkpoints").steps()
+
+
+class Held:
+    """An object of somebody's own, with whatever state."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+def test_an_empty_folder_restores_nothing(training: MakeTraining) -> None:
+    assert training().checkpoints.restore() is None
+
+
+def test_what_was_saved_comes_back_to_the_bit(training: MakeTraining) -> None:
+    first = training().take(4).close()
+    expected = first.values()
+    second = training().take(1)  # a first step, so that every value differs before
+    restored = second.checkpoints.restore()
+    assert restored is not None
+    assert restored.step == second.checkpoints.num_steps == 4
+    assert all(torch.equal(now, then) for now, then in zip(second.values(), expected, strict=True))
+
+
+def test_training_goes_on_as_if_nothing_had_happened(training: MakeTraining, tmp_path: Path) -> None:
+    from tests.train.checkpoint.conftest import Training
+
+    whole = Training(tmp_path / "whole").take(9).close().values()
+    training().take(5).close()
+    rest = training()
+    rest.checkpoints.restore()
+    assert all(torch.equal(now, then) for now, then in zip(rest.take(5).close().values(), whole, strict=True))
+
+
+def test_state_of_one_step_is_saved_though_training_goes_on(training: MakeTraining, monkeypatch: Any) -> None:
+    """The writer is held up until the next step has changed every parameter."""
+    first = training(every=None)
+    first.take(1)
+    expected = first.values()
+    go_on, write = __import__("threading").Event(), files.write_image
+    monkeypatch.setattr("topout.train.checkpoint.writing.write_image", lambda *args: (go_on.wait(30), write(*args))[1])
+    first.checkpoints.save()
+    first.take(1)
+    go_on.set()
+    first.close()
+    second = training().take(1)
+    second.checkpoints.restore()
+    assert all(torch.equal(now, then) for now, then in zip(second.values(), expected, strict=True))
+
+
+def test_staging_memory_is_used_again(training: MakeTraining) -> None:
+    first = training().take(2)
+    image = first.checkpoints._staging.image()
+    address = torch.frombuffer(image, dtype=torch.uint8).data_ptr()
+    first.take(4)
+    assert torch.frombuffer(first.checkpoints._staging.image(), dtype=torch.uint8).data_ptr() == address
+
+
+def test_objects_come_back_as_they_were(training: MakeTraining) -> None:
+    state = {
+        "a": (1, [2.5, None, float("inf")]), 3: {"x", "y"}, "t": torch.arange(3), "b": b"\x00\xff", "d": torch.bfloat16,
+        "half": torch.ones(2, dtype=torch.float16), "empty": torch.empty(0, 3), "scalar": torch.tensor(7),
+        "flags": torch.tensor([True, False]), "epoch": 4,
+    }  # fmt: skip
+    training(state={"loader": Held(state)}).take(2).close()
+    held = Held(None)
+    restored = training(state={"loader": held}).checkpoints.restore()
+    assert restored is not None
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(held.state[key], value)
+            assert held.state[key].dtype == value.dtype
+        else:
+            assert held.state[key] == value
+    assert training(state={"loader": Held({"epoch": 4})}).checkpoints.restore() is not None
+
+
+def test_mixed_types_and_layouts_come_back(training: MakeTraining) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(3)
+        built = nn.Sequential(
+            nn.Linear(4, 6).to(torch.bfloat16), nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
+        )
+        built[0].weight = nn.Parameter(built[0].weight.detach().t().contiguous().t())
+        return built
+
+    first = model()
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
+    for parameter in first.parameters():
+        optimizer.state[parameter]["momentum_buffer"] = torch.randn(parameter.shape, dtype=torch.float32)
+    saved = training(model=first, optimizer=optimizer)
+    saved.checkpoints.save()
+    saved.close()
+    second = model()
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.zero_()
+    loaded = training(model=second, optimizer=torch.optim.SGD(second.parameters(), lr=0.1, momentum=0.9))
+    loaded.checkpoints.restore()
+    assert all(torch.equal(now, then) for now, then in zip(loaded.values(), saved.values(), strict=True))
+    # torch would have cast the moments of bfloat16 weights to bfloat16
+    assert {value.dtype for state in loaded.optimizer.state.values() for value in state.values()} == {torch.float32}
+
+
+def test_policy_keeps_the_newest_and_the_multiples(training: MakeTraining, tmp_path: Path) -> None:
+    training(every=1, keep=2, keep_every=5).take(12).close()
+    assert steps(tmp_path) == [5, 10, 11, 12]
+
+
+def test_leftovers_of_a_crash_are_removed_and_never_read(training: MakeTraining, tmp_path: Path) -> None:
+    training().take(2).close()
+    folder = tmp_path / "checkpoints"
+    for name in (".writing-step-000000000004-abcd", ".deleting-step-000000000001"):
+        (folder / name).mkdir()
+    restored = training().checkpoints.restore()
+    assert restored is not None
+    assert restored.step == 2
+    assert [path.name for path in folder.iterdir()] == ["step-000000000002"]
+
+
+@pytest.mark.parametrize("at", ["data", "tree", "manifest"])
+def test_a_full_disk_is_said_once_and_training_goes_on(
+    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], at: str
+) -> None:
+    first = training().take(2)
+    first.checkpoints._settle()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    names = {"data": "writing.write_image", "tree": "writing.write_small", "manifest": "manifest.write_small"}
+    with monkeypatch.context() as patch:
+        patch.setattr(f"topout.train.checkpoint.{names[at]}", full)
+        first.take(6)
+        first.checkpoints._settle()
+    said = capfd.readouterr().err
+    assert said.count("was not written") == 1
+    assert "step 4 was not written: " in said
+    assert "No space left on device" in said
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000002"]
+    first.take(2).close()
+    assert steps(tmp_path) == [2, 10]
+
+
+def test_closing_after_a_failure_is_an_error(training: MakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("topout.train.checkpoint.writing.write_image", full)
+    with pytest.raises(TopoutError, match="The last checkpoint, of step 2, was not written"):
+        training().take(2).close()
+
+
+def refusal(training: MakeTraining, **options: Any) -> str:
+    with pytest.raises(TopoutError) as raised:
+        training(**options).checkpoints.restore()
+    return f"{raised.value.problem} {raised.value.why}"
+
+
+def test_another_model_is_refused_by_name(training: MakeTraining) -> None:
+    training().take(2).close()
+    wider = nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1d(7), nn.Linear(7, 2))
+    assert "0.weight is (7, 4), saved (6, 4)" in refusal(training, model=wider)
+    longer = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2), nn.Linear(2, 2))
+    assert "missing in the checkpoint: 3.bias, 3.weight" in refusal(training, model=longer)
+    shorter = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
+    assert "not in the model: 2.bias, 2.weight" in refusal(training, model=shorter)
+
+
+def test_another_optimizer_is_refused_by_name(training: MakeTraining) -> None:
+    training().take(2).close()
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    said = refusal(training, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "another optimizer" in said
+    assert "it was Adam and is SGD" in said
+    assert "missing in the checkpoint: dampening, momentum, nesterov" in said
+    said = refusal(training, model=model, optimizer=torch.optim.Adam(model[0].parameters()))
+    assert "not in the optimizer: 1.bias, 1.weight, 2.bias, 2.weight" in said
+    assert "knows no schedule" in refusal(training, state={"schedule": Held({})})
+
+
+def test_what_cannot_be_written_plainly_is_refused_by_its_path(training: MakeTraining) -> None:
+    with pytest.raises(TopoutError, match=r"loader\.on_end cannot be saved: it is a builtins\.function"):
+        training(state={"loader": Held({"on_end": lambda: None})}).take(2)
+
+
+def test_a_run_that_did_not_restore_does_not_mix_with_another(training: MakeTraining) -> None:
+    training().take(2).close()
+    with pytest.raises(TopoutError, match="holds checkpoints of another training, up to step 2"):
+        training().take(2)
+
+
+def test_a_folder_that_cannot_be_written_is_named(training: MakeTraining, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    with pytest.raises(TopoutError, match="Checkpoints cannot be written to"):
+        training()
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"every": "soon"}, {"keep": 0}, {"state": {"@x": Held({})}}])
+def test_wrong_options_are_refused(training: MakeTraining, options: dict[str, Any]) -> None:
+    with pytest.raises(TopoutError):
+        training(**options)

@@ -1,0 +1,120 @@
+"""Real ranks over Gloo: what was saved is what goes on, at the same number of ranks to the bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.conftest import Ended, RunRanks, start_ranks
+
+TRAINING = Path(__file__).with_name("training.py")
+STEPS = 11
+Runs = list[dict[str, Any]]
+"""What each rank said of a run."""
+
+
+def trained(run_ranks: RunRanks, *runs: dict[str, object], timeout: float = 170) -> tuple[list[Runs], list[Ended]]:
+    ended = run_ranks(TRAINING, args=[json.dumps(runs)], timeout=timeout)
+    assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.stderr[-2000:] for rank in ended)
+    return [list(answers) for answers in zip(*(rank.said for rank in ended), strict=True)], ended
+
+
+def samples(*runs: Runs) -> list[int]:
+    return sorted(sample for run in runs for rank in run if rank for batch in rank["seen"] for sample in batch)
+
+
+def outcome(run: Runs) -> list[Sequence[object]]:
+    return [[rank["digest"], rank["lr"], rank["draws"]] for rank in run]
+
+
+def test_two_ranks_go_on_bit_for_bit(run_ranks: RunRanks, tmp_path: Path) -> None:
+    runs = []
+    for sharded in (False, True):
+        whole, cut = str(tmp_path / f"whole-{sharded}"), str(tmp_path / f"cut-{sharded}")
+        runs += [(whole, STEPS, sharded), (cut, 7, sharded), (cut, STEPS, sharded)]
+    given = [{"folder": folder, "steps": steps, "sharded": sharded} for folder, steps, sharded in runs]
+    results, _ = trained(run_ranks, *given)
+    for whole, _, rest in (results[:3], results[3:]):
+        assert [rank["from"] for rank in rest] == [6, 6]
+        assert outcome(rest) == outcome(whole)
+        assert [rank["seen"] for rank in rest] == [rank["seen"][6:] for rank in whole]
+        # ranks draw other numbers: neither was given the other's
+        assert whole[0]["draws"] != whole[1]["draws"]
+
+
+def test_another_number_of_ranks_takes_over(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """24 samples an epoch, 2 a rank and step: 3 steps of two ranks see 12, those of one rank 6."""
+    shards, whole = {"folder": str(tmp_path / "fewer"), "every": 1}, {"folder": str(tmp_path / "more"), "every": 1}
+    results, ended = trained(
+        run_ranks,
+        {**shards, "steps": 3, "sharded": True},
+        {**shards, "steps": 3, "alone": True},
+        {**shards, "steps": 9, "alone": True},
+        {**whole, "steps": 2, "alone": True},
+        {**whole, "steps": 7, "sharded": True},
+    )
+    two, none, one, before, after = results
+    assert none[0]["digest"] == two[0]["digest"]
+    assert samples(two, one) == list(range(24))
+    assert samples(before, after) == list(range(24))
+    assert "saved by 2 ranks and goes on with 1" in ended[0].stderr
+    assert "saved by 1 ranks and goes on with 2" in ended[0].stderr
+
+
+def kill_often(run: dict[str, object], num_kills: int, seed: int) -> None:
+    """Starts the training, kills a rank at a random moment, and so on."""
+    chance = random.Random(seed)
+    for _ in range(num_kills):
+        ranks = start_ranks(TRAINING, 2, [json.dumps([run])])
+        try:
+            for rank in ranks:
+                assert rank.stdout is not None
+                assert rank.stdout.readline() == "ready\n", rank.communicate()[1][-2000:]
+            time.sleep(chance.uniform(0.02, 0.3))
+            victim = chance.choice(ranks)
+            assert victim.poll() is None, victim.communicate()[1][-2000:]
+            os.kill(victim.pid, signal.SIGKILL)
+            # the other one finds out by itself: no hang
+            for rank in ranks:
+                rank.communicate(timeout=60)
+        finally:
+            for rank in ranks:
+                rank.kill()
+
+
+@pytest.mark.parametrize("num_kills", [6, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
+def test_a_kill_at_any_moment_loses_nothing(run_ranks: RunRanks, tmp_path: Path, num_kills: int) -> None:
+    """Checkpoints follow one another, so that most kills fall into the writing of one."""
+    run = {"folder": str(tmp_path / "run"), "every": 1}
+    kill_often({**run, "steps": 10**9}, num_kills, seed=5)
+    reached = max(int(path.name[5:]) for path in (tmp_path / "run").glob("step-*"))
+    results, _ = trained(
+        run_ranks,
+        {**run, "steps": reached + 3},
+        {"folder": str(tmp_path / "whole"), "steps": reached + 3, "every": 10**9},
+        timeout=600,
+    )
+    rest, whole = results
+    assert [rank["from"] for rank in rest] == [reached, reached]
+    assert outcome(rest) == outcome(whole)
+
+
+def test_a_training_under_topout_run_goes_on_by_itself(run_ranks: RunRanks, tmp_path: Path) -> None:
+    chance = random.Random(3)
+    kills = [f"{chance.randrange(2)}:{step}" for step in sorted(chance.sample(range(3, STEPS), 2))]
+    command = [sys.executable, "-m", "topout", "run", "-n", "2", "--restarts", "3", "--no-record", str(TRAINING)]
+    given = json.dumps([{"folder": str(tmp_path / "run"), "steps": STEPS, "kill": kills, "sleep": 0.1}])
+    ended = subprocess.run([*command, given], cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert len(list(tmp_path.glob("run-killed-*"))) == 2
+    assert (ended.stdout + ended.stderr).count("topout: going on from step") == 2
+    results, _ = trained(run_ranks, {"folder": str(tmp_path / "whole"), "steps": STEPS})
+    assert results[0][0]["digest"] in ended.stdout

@@ -1,0 +1,79 @@
+"""Every collective of the face once, on 2 or more ranks; prints what came out as one line of JSON."""
+
+import json
+
+import horovod
+import horovod.torch as hvd
+import torch
+from horovod.common.exceptions import HorovodInternalError
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+found = {"version": horovod.__version__, "place": [rank, size, hvd.local_rank(), hvd.local_size(), hvd.cross_size()]}
+
+
+def problem(call, *args, **kwargs):
+    try:
+        call(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+mine = torch.tensor([1.0, 2.0]) * (rank + 1)
+found["average"] = hvd.allreduce(mine).tolist()
+found["not changed"] = mine.tolist()
+found["sum, old style"] = hvd.allreduce(mine, average=False).tolist()
+found["max"] = hvd.allreduce(mine, op=hvd.Max).tolist()
+found["product"] = hvd.allreduce(mine, op=hvd.Product).tolist()
+found["scaled"] = hvd.allreduce(mine, op=hvd.Sum, prescale_factor=10.0, postscale_factor=0.5).tolist()
+found["fp16"] = hvd.allreduce(mine, compression=hvd.Compression.fp16).dtype == torch.float32
+found["int average"] = hvd.allreduce(torch.tensor([5 * (rank + 1)])).tolist()
+found["grouped"] = [t.tolist() for t in hvd.grouped_allreduce([mine, torch.tensor([rank])], op=hvd.Sum)]
+in_place = mine.clone()
+hvd.allreduce_(in_place, op=hvd.Sum)
+found["in place"] = in_place.tolist()
+handle = hvd.allreduce_async(mine, name="a", op=hvd.Sum)
+found["async"] = hvd.synchronize(handle).tolist()
+found["polled"] = hvd.poll(handle)
+found["gathered"] = hvd.allgather(torch.full((rank + 1, 2), float(rank))).tolist()
+found["broadcast"] = hvd.broadcast(torch.tensor([rank]), root_rank=1).tolist()
+received, splits = hvd.alltoall(torch.arange(size + 1) + 10 * rank, splits=[2] + [1] * (size - 1))
+found["alltoall"] = [received.tolist(), splits.tolist()]
+found["even alltoall"] = hvd.alltoall(torch.arange(size) + 10 * rank).tolist()
+found["reducescatter"] = hvd.reducescatter(torch.arange(size + 1.0), op=hvd.Sum).tolist()
+found["objects"] = [hvd.broadcast_object({"of": rank}, root_rank=1), hvd.allgather_object("x" * rank)]
+hvd.barrier()
+
+leaf = torch.ones(2, requires_grad=True)
+(hvd.allreduce(leaf, op=hvd.Sum) * (rank + 1)).sum().backward()
+found["through allreduce"] = leaf.grad.tolist()
+leaf = torch.ones(rank + 1, requires_grad=True)
+(hvd.allgather(leaf) * (rank + 1)).sum().backward()
+found["through allgather"] = leaf.grad.tolist()
+leaf = torch.ones(1, requires_grad=True)
+(hvd.broadcast(leaf, root_rank=0) * (rank + 1)).sum().backward()
+found["through broadcast"] = leaf.grad.tolist()
+
+odd = hvd.add_process_set([1])
+found["set"] = [odd.included(), odd.size()]
+if odd.included():
+    found["in set"] = hvd.allreduce(mine, op=hvd.Sum, process_set=odd).tolist()
+found["removed"] = hvd.remove_process_set(odd)
+
+norm = hvd.SyncBatchNorm(1)
+whole = torch.arange(4.0 * size).view(-1, 1)
+part = whole[rank * 4 : rank * 4 + 4].clone().requires_grad_()
+out = norm(part)
+(out * part.detach().square()).sum().backward()
+found["batch norm"] = [out.tolist(), part.grad.tolist(), norm.running_mean.tolist(), norm.running_var.tolist()]
+
+found["other shapes"] = problem(hvd.allreduce, torch.ones(rank + 1))
+found["other types"] = problem(hvd.allreduce, torch.ones(1, dtype=torch.float64 if rank else torch.float32))
+found["adasum"] = problem(hvd.allreduce, mine, op=hvd.Adasum)
+found["both"] = problem(hvd.allreduce, mine, average=True, op=hvd.Sum)
+found["models"] = problem(hvd.broadcast_parameters, {"a": torch.ones(rank + 1)}, 0)
+found["error class"] = HorovodInternalError is hvd.HorovodInternalError
+hvd.shutdown()
+found["after shutdown"] = problem(hvd.rank)
+print(json.dumps(found))

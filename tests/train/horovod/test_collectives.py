@@ -1,0 +1,123 @@
+"""What Horovod's documentation promises of its collectives, on two real ranks."""
+
+import sys
+
+import pytest
+import torch
+
+from tests.train.conftest import REPOSITORY, start_ranks
+
+FACE = REPOSITORY / "topout" / "train" / "horovod" / "face"
+ENV = {"PYTHONPATH": f"{REPOSITORY}:{FACE}"}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict]:
+    import json
+    from pathlib import Path
+
+    processes = start_ranks(Path(__file__).with_name("collectives.py"), 2, env=ENV)
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    return [json.loads(out.splitlines()[-1]) for out, _ in outputs]
+
+
+def test_ranks_know_their_places(found) -> None:
+    assert [one["place"] for one in found] == [[0, 2, 0, 2, 1], [1, 2, 1, 2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("average", [1.5, 3.0]),
+        ("sum, old style", [3.0, 6.0]),
+        ("max", [2.0, 4.0]),
+        ("product", [2.0, 8.0]),
+        ("scaled", [15.0, 30.0]),
+        ("fp16", True),
+        ("int average", [7]),
+        ("grouped", [[3.0, 6.0], [1]]),
+        ("in place", [3.0, 6.0]),
+        ("async", [3.0, 6.0]),
+        ("polled", True),
+        ("gathered", [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),
+        ("broadcast", [1]),
+        ("objects", [{"of": 1}, ["", "x"]]),
+        ("through allreduce", [3.0, 3.0]),
+        ("removed", True),
+        ("error class", True),
+    ],
+)
+def test_all_ranks_get(found, name, expected) -> None:
+    assert [one[name] for one in found] == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "on_rank_0", "on_rank_1"),
+    [
+        ("not changed", [1.0, 2.0], [2.0, 4.0]),
+        ("alltoall", [[0, 1, 10, 11], [2, 2]], [[2, 12], [1, 1]]),
+        ("even alltoall", [0, 10], [1, 11]),
+        ("reducescatter", [0.0, 2.0], [4.0]),
+        # the average over ranks of what each rank's gradient says of this rank's rows
+        ("through allgather", [1.5], [1.5, 1.5]),
+        ("through broadcast", [1.5], [0.0]),
+        ("set", [False, 1], [True, 1]),
+    ],
+)
+def test_each_rank_gets_its_own(found, name, on_rank_0, on_rank_1) -> None:
+    assert [one[name] for one in found] == [on_rank_0, on_rank_1]
+
+
+def test_a_process_set_reduces_over_its_members_alone(found) -> None:
+    assert found[1]["in set"] == [2.0, 4.0]
+    assert "in set" not in found[0]
+
+
+def test_batch_norm_over_ranks_is_batch_norm_of_the_whole_batch(found) -> None:
+    norm = torch.nn.BatchNorm1d(1)
+    whole = torch.arange(8.0).view(-1, 1).requires_grad_()
+    out = norm(whole)
+    (out * whole.detach().square()).sum().backward()
+    outs, gradients = (torch.tensor(found[0]["batch norm"][i] + found[1]["batch norm"][i]) for i in (0, 1))
+    torch.testing.assert_close(outs, out.detach())
+    torch.testing.assert_close(gradients, whole.grad, atol=1e-5, rtol=1e-4)
+    for one in found:
+        torch.testing.assert_close(torch.tensor(one["batch norm"][2]), norm.running_mean)
+        torch.testing.assert_close(torch.tensor(one["batch norm"][3]), norm.running_var)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("other shapes", "HorovodInternalError: allreduce: ranks passed tensors of different shapes: [[1], [2]]"),
+        ("other types", "HorovodInternalError: ranks passed tensors of different types: ['float32', 'float64']"),
+        ("adasum", "TopoutError: op=hvd.Adasum is not served."),
+        ("both", "ValueError: The op parameter supersedes average."),
+        ("models", "HorovodInternalError: broadcast_parameters: ranks have [tensors, elements] [[1, 1], [1, 2]]"),
+        ("after shutdown", "ValueError: Horovod has not been initialized; use hvd.init()."),
+    ],
+)
+def test_a_mistake_is_the_same_error_on_all_ranks(found, name, says) -> None:
+    assert all(one[name].startswith(says) for one in found), [one[name] for one in found]
+
+
+def test_all_documented_names_are_there() -> None:
+    documented = """
+        init shutdown is_initialized rank size local_rank local_size cross_rank cross_size is_homogeneous
+        mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built ddl_built ccl_built cuda_built
+        rocm_built start_timeline stop_timeline ProcessSet global_process_set add_process_set remove_process_set
+        Average Sum Adasum Min Max Product HorovodInternalError Compression DistributedOptimizer SyncBatchNorm elastic
+        allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce grouped_allreduce_
+        grouped_allreduce_async grouped_allreduce_async_ sparse_allreduce_async allgather allgather_async
+        grouped_allgather grouped_allgather_async broadcast broadcast_ broadcast_async broadcast_async_ alltoall
+        alltoall_async reducescatter reducescatter_async grouped_reducescatter grouped_reducescatter_async join barrier
+        poll synchronize broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object
+    """.split()
+    sys.path.insert(0, str(FACE))
+    try:
+        import horovod.torch as hvd
+    finally:
+        sys.path.remove(str(FACE))
+    assert [name for name in documented if not hasattr(hvd, name)] == []
+    assert hvd.Average == 0 and hvd.Sum == 1 and hvd.Adasum == 2

@@ -1,0 +1,290 @@
+"""`Checkpoints`: a training's state saved beside it and found again after any crash."""
+
+import atexit
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from topout.schema.errors import ExitCode, TopoutError
+from topout.train.checkpoint import random_state, restoring
+from topout.train.checkpoint.agreement import Agreement
+from topout.train.checkpoint.captured import Captured
+from topout.train.checkpoint.entries import entries_of
+from topout.train.checkpoint.optimizer_entry import OptimizerEntry
+from topout.train.checkpoint.pace import Never, Pace, pace
+from topout.train.checkpoint.plan import Layout, make_layout
+from topout.train.checkpoint.restoring import RANDOM, Skipped
+from topout.train.checkpoint.staging import Staging
+from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.tree import encoded
+from topout.train.checkpoint.writing import Snapshot, Writing
+from topout.train.place import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """Where training goes on: `step` optimizer steps have been taken."""
+
+    step: int
+    epoch: int | None
+    """Of the first part of the state whose state_dict has an `epoch` (loaders have), else None."""
+    folder: Path
+    saved_by_ranks: int
+    skipped: tuple[Skipped, ...]
+    """Newer checkpoints that were damaged, newest first, and why."""
+
+
+class Checkpoints:
+    """Saves `state` every so many steps or minutes; all ranks make one alike and call its methods alike.
+
+    `state` names objects with state_dict and load_state_dict; modules may be wrapped in DDP or sharded by
+    `fully_shard`. `every` is a number of steps, a time ("10m"), or None. The newest `keep` are kept, and those at
+    multiples of `keep_every` steps for good. `folder` is one that all ranks see.
+
+    Not for a signal handler: ask `topout.should_stop()` at the end of a step and call `save()` and `close()` there.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        state: Mapping[str, Any],
+        place: Place,
+        every: int | str | None = None,
+        keep: int = 3,
+        keep_every: int | None = None,
+    ) -> None:
+        self.num_steps = 0
+        self._store = Store(Path(folder))
+        # two groups: the thread that writes must not meet what is agreed on between steps
+        self._agreement, self._writers = Agreement(place), Agreement(place)
+        self._pace: Pace = Never()
+        self._keep, self._keep_every = keep, keep_every
+        self._token = self._agreement.first(secrets.token_hex(4))
+        error = None
+        try:
+            _check_policy(state, keep, keep_every)
+            self._pace = pace(every, self._agreement)
+            self._entries = entries_of(state)
+            if place.is_first:
+                self._prepare_folder()
+        except TopoutError as raised:
+            error = raised
+        self._agreement.raise_if_any(error)
+        self._check_folder_is_shared(place)
+        self._staging = Staging(place.device)
+        for entry in self._entries:
+            if isinstance(entry, OptimizerEntry):
+                self._staging.watch(entry.optimizer)
+        self._place = place
+        self._plan: tuple[tuple[Any, ...], Layout] | None = None
+        self._writing: Writing | None = None
+        self._failure: str | None = None
+        self._damaged: list[int] = []
+        self._is_begun = False
+        self._last_taken: int | None = None
+        atexit.register(self._finish)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def restore(self) -> Restored | None:
+        """Loads the newest good checkpoint and says so; None where there is none yet."""
+        found = restoring.find(self._store, self._agreement)
+        self._is_begun = True
+        if found is None:
+            return None
+        notes = restoring.load(found, self._entries, self._agreement)
+        manifest = found.manifest
+        self.num_steps = self._last_taken = manifest.step
+        self._damaged = [one.step for one in found.skipped]
+        self._pace.begin(self.num_steps)
+        for one in found.skipped:
+            self._say(f"the checkpoint of step {one.step} is damaged and not used: {one.why}")
+        self._say(f"going on from step {manifest.step} ({found.folder})", *notes)
+        return Restored(
+            step=manifest.step, epoch=manifest.epoch, folder=found.folder, saved_by_ranks=manifest.world_size,
+            skipped=found.skipped,
+        )  # fmt: skip
+
+    def step(self) -> None:
+        """Once after each optimizer step."""
+        self.num_steps += 1
+        if self._writing is not None and self._writing.is_done:
+            self._settle()
+        if self._pace.is_due(self.num_steps):
+            self._take()
+
+    def save(self) -> None:
+        """Now, whether due or not; it is written when `close` returns or the next one begins."""
+        if self._last_taken != self.num_steps:
+            self._take()
+
+    def close(self) -> None:
+        """Waits until what is being written is safe; an error if the last one could not be."""
+        self._finish()
+        atexit.unregister(self._finish)
+        self._staging.close()
+        if self._failure is not None:
+            raise TopoutError(
+                f"The last checkpoint, of step {self._last_taken}, was not written.",
+                why=self._failure,
+                do=f"make room in {self._store.folder}; the one before is still there",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+
+    def _take(self) -> None:
+        self._settle()
+        self._begin()
+        captured = Captured(self._place.rank)
+        error = None
+        try:
+            trees = captured.trees
+            trees[RANDOM] = encoded(random_state.captured(self._place.device), RANDOM, _no_tensor)
+            for entry in self._entries:
+                entry.capture(captured)
+        except Exception as raised:  # state_dict is the user's; the other ranks must not wait
+            error = _as_error(raised)
+        layout = self._layout(captured, error)
+        self._staging.fill(layout, captured)
+        snapshot = Snapshot(
+            step=self.num_steps, epoch=_epoch(captured.trees), seed=captured.trees[RANDOM]["seed"], trees=trees,
+            layout=layout, image=self._staging.image, folder=self._store.writing(self.num_steps, self._token),
+        )  # fmt: skip
+        self._writing = Writing(snapshot, self._store, self._writers, self._retire)
+        self._last_taken = self.num_steps
+        self._pace.begin(self.num_steps)
+
+    def _layout(self, captured: Captured, error: TopoutError | None) -> Layout:
+        """The plan in use, or a new one where a tensor has changed on any rank; checks that all are at one step."""
+        signature = captured.signature()
+        is_new = self._plan is None or self._plan[0] != signature
+        failed, replan, latest, earliest = self._agreement.most(
+            error is not None, is_new, self.num_steps, -self.num_steps
+        )
+        if failed:
+            self._agreement.raise_if_any(error)
+        if latest != -earliest:
+            raise TopoutError(
+                f"Ranks save at different steps, from {-earliest:.0f} to {latest:.0f}.",
+                why="A checkpoint holds one step of all ranks; some called step() more often than others.",
+                do="call step() once after each optimizer step, on all ranks",
+            )
+        if replan or self._plan is None:
+            self._plan = (signature, make_layout(captured, self._agreement))
+        return self._plan[1]
+
+    def _begin(self) -> None:
+        """Before the first checkpoint of this run."""
+        if not self._is_begun:
+            self._refuse_foreign()
+            self._is_begun = True
+        if self._place.is_first:
+            for step in self._damaged:
+                self._store.set_damaged_aside(step)
+        self._damaged = []
+
+    def _refuse_foreign(self) -> None:
+        steps = self._agreement.first(self._store.steps())
+        if steps:
+            raise TopoutError(
+                f"{self._store.folder} holds checkpoints of another training, up to step {steps[-1]}.",
+                why="Saved among them, this training's would be taken for old ones and deleted.",
+                do="call restore() first to go on with it, or use another folder",
+            )
+
+    def _settle(self) -> None:
+        """Waits for the checkpoint in flight, if any, and says once what went wrong with it."""
+        if self._writing is None:
+            return
+        failure, step = self._writing.wait(), self._writing.step
+        self._writing = None
+        if failure is not None and self._failure is None:
+            self._say(f"the checkpoint of step {step} was not written: {failure}; training goes on, older ones stay")
+        self._failure = failure
+
+    def _finish(self) -> None:
+        self._settle()
+
+    def _retire(self) -> None:
+        self._store.retire(keep=self._keep, keep_every=self._keep_every)
+
+    def _prepare_folder(self) -> None:
+        """Rank 0: makes the folder, shows that it can be written to, and removes what a crash has left."""
+        try:
+            self._store.folder.mkdir(parents=True, exist_ok=True)
+            self._probe().write_bytes(b"")
+        except OSError as error:
+            raise TopoutError(
+                f"Checkpoints cannot be written to {self._store.folder}.",
+                why=f"{error.strerror}.",
+                do="name a folder that this user may write to",
+                exit_code=ExitCode.ENVIRONMENT,
+            ) from error
+        self._store.clean(also_unfinished=True)
+
+    def _check_folder_is_shared(self, place: Place) -> None:
+        error = None
+        if not self._probe().exists():
+            error = TopoutError(
+                f"Rank {place.rank} does not see the folder {self._store.folder} of rank 0.",
+                why="A checkpoint is one folder that all ranks write to; this one is local to a node.",
+                do="name a folder on a file system that all nodes share",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+        self._agreement.raise_if_any(error)
+        if place.is_first:
+            self._probe().unlink()
+
+    def _probe(self) -> Path:
+        return self._store.folder / f".probe-{self._token}"
+
+    def _say(self, *sentences: str) -> None:
+        if self._agreement.place.is_first:
+            for sentence in sentences:
+                print(f"topout: {sentence}", file=sys.stderr, flush=True)  # noqa: T201  (to whoever runs the training)
+
+
+def _check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) -> None:
+    for name, value in (("keep", keep), ("keep_every", keep_every)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise TopoutError(
+                f"{name}={value!r} is no number of checkpoints or steps.",
+                why="It decides which checkpoints are deleted.",
+                do="pass 1 or more",
+            )
+    wrong = [name for name in state if not isinstance(name, str) or not name or name.startswith("@") or "/" in name]
+    if wrong or not state:
+        raise TopoutError(
+            f"state has an entry called {wrong[0]!r}." if wrong else "state is empty.",
+            why="Every part of a checkpoint has a name: a word without @ and / at its beginning.",
+            do='pass for instance {"model": model, "optimizer": optimizer}',
+        )
+
+
+def _no_tensor(path: str, _: Any) -> str:
+    raise AssertionError(path)
+
+
+def _epoch(trees: Mapping[str, Any]) -> int | None:
+    epochs = (tree.get("epoch") for name, tree in trees.items() if name != RANDOM and isinstance(tree, dict))
+    return next((epoch for epoch in epochs if isinstance(epoch, int)), None)
+
+
+def _as_error(raised: Exception) -> TopoutError:
+    if isinstance(raised, TopoutError):
+        return raised
+    return TopoutError(
+        "The state cannot be captured.",
+        why=f"{type(raised).__name__}: {raised}",
+        do="see the state_dict() of the parts of state",
+    )

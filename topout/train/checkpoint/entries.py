@@ -1,0 +1,183 @@
+"""The parts of a training that a checkpoint holds: modules, optimizers, and any object with a state_dict.
+
+Names are those of the bare model: wrappers (DDP, compile, activation checkpointing) may come and go between runs.
+Not for FSDP of the first kind, whose flat parameters have no names: `fully_shard` has.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from topout.schema.errors import TopoutError
+from topout.train.checkpoint.captured import Captured, Source
+from topout.train.checkpoint.optimizer_entry import OptimizerEntry
+from topout.train.checkpoint.tree import decoded, encoded
+
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+
+
+class Entry(Protocol):
+    name: str
+
+    def capture(self, into: Captured) -> None: ...
+
+    def ask(self, tree: Any, source: Source) -> None:
+        """Says which tensors it needs, and where to; raises where the checkpoint does not fit."""
+
+    def load(self) -> None:
+        """The tensors have come."""
+
+
+def entries_of(state: Mapping[str, Any]) -> list[Entry]:
+    """Modules first: an optimizer's state hangs on their parameters' names."""
+    modules = [ModuleEntry(name, part) for name, part in state.items() if isinstance(part, nn.Module)]
+    trained = _trained(state.values())
+    for module in modules:
+        module.trained = trained
+    others: list[Entry] = []
+    for name, part in state.items():
+        if isinstance(part, nn.Module):
+            continue
+        if not callable(getattr(part, "state_dict", None)) or not callable(getattr(part, "load_state_dict", None)):
+            raise TopoutError(
+                f"state[{name!r}] is a {type(part).__qualname__}, which has no state.",
+                why="A checkpoint asks each part for state_dict() and gives it back with load_state_dict().",
+                do="pass an object that has both, or leave it out",
+            )
+        names = _names_for(part, modules) if isinstance(part, torch.optim.Optimizer) else None
+        others.append(ObjectEntry(name, part) if names is None else OptimizerEntry(name, part, names))
+    return [*modules, *others]
+
+
+def _trained(parts: Iterable[Any]) -> set[int]:
+    """Parameters that an optimizer of the state changes, by id."""
+    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+    return {id(parameter) for part in optimizers for group in part.param_groups for parameter in group["params"]}
+
+
+def bare(module: nn.Module) -> nn.Module:
+    """The model within DDP and torch.compile."""
+    while True:
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            module = module.module
+        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
+            module = module._orig_mod
+        else:
+            return module
+
+
+def plain_name(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> dict[int, str] | None:
+    """Names of an optimizer's parameters by id; None when no module of the state has them all."""
+    names = {
+        id(parameter): name if len(modules) == 1 else f"{entry.name}.{name}"
+        for entry in reversed(modules)
+        for name, parameter in entry.parameters().items()
+    }
+    wanted = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    return names if all(number in names for number in wanted) else None
+
+
+class ModuleEntry:
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name, self._module = name, bare(module)
+        if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
+            raise TopoutError(
+                f"state[{name!r}] is wrapped in FullyShardedDataParallel.",
+                why="Its flat parameters have no names of their own, so other ranks could not read them.",
+                do="shard it with torch.distributed.fsdp.fully_shard",
+            )
+        self._loaded: dict[str, Any] = {}
+        self.trained: set[int] = set()
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {plain_name(name): parameter for name, parameter in self._module.named_parameters()}
+
+    def capture(self, into: Captured) -> None:
+        tree = {}
+        # keep_vars tells parameters from buffers
+        for key, value in self._module.state_dict(keep_vars=True).items():
+            name = plain_name(key)
+            is_shared, is_trained = isinstance(value, nn.Parameter), id(value) in self.trained
+
+            def put(path: str, tensor: torch.Tensor, is_shared: bool = is_shared, is_trained: bool = is_trained) -> str:
+                named = into.put(path, tensor, is_shared=is_shared)
+                if is_trained:
+                    into.until_step.add(named)
+                return named
+
+            tree[name] = encoded(value, f"{self.name}.{name}", put)
+        into.trees[self.name] = tree
+
+    def ask(self, tree: Any, source: Source) -> None:
+        now = {plain_name(name): (name, value) for name, value in self._module.state_dict(keep_vars=True).items()}
+        _check_names(self.name, have=set(now), saved=set(tree))
+        wrong = []
+        for name, (key, value) in now.items():
+            if not isinstance(value, torch.Tensor):
+                self._loaded[key] = decoded(tree[name], source.fresh)
+                continue
+            stored = tree[name]["name"]
+            size = source.sizes[stored][0]
+            if size != value.shape:
+                wrong.append(f"{name} is {tuple(value.shape)}, saved {tuple(size)}")
+            else:
+                self._loaded[key] = source.into(stored, value.detach())
+        if wrong:
+            raise TopoutError(
+                f"{len(wrong)} tensors of {self.name} have another shape than in the checkpoint.",
+                why=_some(wrong),
+                do="build the model as it was when it was saved, or use another folder",
+            )
+
+    def load(self) -> None:
+        # the tensors have been filled in place; this runs the module's own hooks and takes what is no tensor
+        self._module.load_state_dict(self._loaded)
+        self._loaded = {}
+
+
+class ObjectEntry:
+    """A schedule, a scaler, a loader: its tensors are this rank's own."""
+
+    def __init__(self, name: str, part: Any) -> None:
+        self.name, self._part = name, part
+        self._loaded: Any = None
+
+    def capture(self, into: Captured) -> None:
+        into.trees[self.name] = encoded(
+            self._part.state_dict(), self.name, lambda path, tensor: into.put(path, tensor, is_shared=False)
+        )
+
+    def ask(self, tree: Any, source: Source) -> None:
+        self._loaded = decoded(tree, source.fresh)
+
+    def load(self) -> None:
+        self._part.load_state_dict(self._loaded)
+        self._loaded = None
+
+
+def _check_names(entry: str, *, have: set[str], saved: set[str]) -> None:
+    if have == saved:
+        return
+    parts = []
+    if have - saved:
+        parts.append(f"missing in the checkpoint: {_some(sorted(have - saved))}")
+    if saved - have:
+        parts.append(f"not in the model: {_some(sorted(saved - have))}")
+    raise TopoutError(
+        f"The checkpoint was saved from another {entry}.",
+        why="; ".join(parts) + ".",
+        do="build the model as it was when it was saved, or use another folder",
+    )
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

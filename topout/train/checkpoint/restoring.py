@@ -1,0 +1,126 @@
+"""The newest good checkpoint back into a training: found, verified by all ranks together, loaded by each.
+
+One that is torn or was changed is passed over, and said; one that does not fit this training is an error, since an
+older one would not fit either.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from topout.schema.errors import ExitCode, TopoutError
+from topout.train.checkpoint import manifest as manifests
+from topout.train.checkpoint import random_state
+from topout.train.checkpoint.agreement import Agreement
+from topout.train.checkpoint.captured import Source
+from topout.train.checkpoint.entries import Entry
+from topout.train.checkpoint.manifest import Damaged, Manifest
+from topout.train.checkpoint.reader import load_into
+from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.tree import decoded
+
+RANDOM = "@random"
+"""The entry of a rank's random numbers; no entry of a user begins like this."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    folder: Path
+    manifest: Manifest
+    skipped: tuple[Skipped, ...]
+
+
+def find(store: Store, agreement: Agreement) -> Found | None:
+    """None when there is no checkpoint at all; an error when there are and none is good."""
+    skipped: list[Skipped] = []
+    for step in reversed(agreement.first(store.steps())):
+        folder = store.path(step)
+        manifest, problem = _looked_at(folder, agreement)
+        if problem is None and manifest is not None:
+            return Found(folder=folder, manifest=manifest, skipped=tuple(skipped))
+        skipped.append(Skipped(step, str(problem)))
+    if not skipped:
+        return None
+    raise TopoutError(
+        f"None of the {len(skipped)} checkpoints in {store.folder} is good.",
+        why="; ".join(f"step {one.step}: {one.why}" for one in skipped[:5]),
+        do="restore the files from a backup, or begin anew with another folder",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
+def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str | None]:
+    """Each rank sums up its share of the files; what any of them finds is wrong for all."""
+    place, manifest, wrong = agreement.place, None, []
+    try:
+        manifest = manifests.read(folder)
+        wrong = manifests.verify(folder, manifest, slice(place.rank, None, place.world_size))
+    except Damaged as error:
+        wrong = [str(error)]
+    found = [problem for given in agreement.shared(wrong) for problem in given]
+    return manifest, found[0] if found else None
+
+
+def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[str]:
+    """Returns what a person should know; raises on all ranks what is wrong on any."""
+    place, manifest = agreement.place, found.manifest
+    is_same_world = manifest.world_size == place.world_size
+    trees: dict[str, Any] = {}
+    source = Source(manifest.sizes())
+    error = None
+    try:
+        # at another number of ranks all go on from rank 0's
+        name = manifests.tree_name(place.rank if is_same_world else 0)
+        trees = json.loads((found.folder / name).read_bytes())
+        _check_entries(entries, trees)
+        for entry in entries:
+            entry.ask(trees[entry.name], source)
+    except Exception as raised:  # whatever it is, the other ranks must not wait
+        error = _as_error(raised, "The checkpoint does not fit this training.")
+    agreement.raise_if_any(error)
+    try:
+        load_into(source.targets, found.folder, manifest)
+        for entry in entries:
+            entry.load()
+    except Exception as raised:
+        error = _as_error(raised, f"The checkpoint of step {manifest.step} cannot be loaded.")
+    agreement.raise_if_any(error)
+    unused = [name for name in trees if name != RANDOM and name not in {entry.name for entry in entries}]
+    notes = [f"the checkpoint's {name} is not used: state has none" for name in unused]
+    if is_same_world:
+        random_state.restore(decoded(trees[RANDOM], torch.empty), place.device)
+    else:
+        random_state.reseeded(manifest.seed, manifest.step, place.rank)
+        notes.append(
+            f"it was saved by {manifest.world_size} ranks and goes on with {place.world_size}: random numbers are "
+            "drawn anew from the seed, and what ranks had of their own is rank 0's"
+        )
+    return notes
+
+
+def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> None:
+    missing = [entry.name for entry in entries if entry.name not in trees]
+    if missing:
+        raise TopoutError(
+            f"The checkpoint knows no {', '.join(missing)}.",
+            why=f"It was saved with {', '.join(name for name in trees if name != RANDOM)}.",
+            do="give state the names it was saved with, or leave these out until restore() has returned",
+        )
+
+
+def _as_error(raised: Exception, problem: str) -> TopoutError:
+    if isinstance(raised, TopoutError):
+        return raised
+    return TopoutError(
+        problem, why=f"{type(raised).__name__}: {raised}", do="build every part of state as it was when it was saved"
+    )

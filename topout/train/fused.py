@@ -1,0 +1,51 @@
+"""The optimizer's own fused kernels: one pass over each parameter, its gradient and its state.
+
+The optimizer stays the same object, with its groups and state, for learning-rate schedules hold on to it. Not for
+optimizers of other libraries and subclasses: whether their `step` knows the flag cannot be seen.
+"""
+
+from typing import Any
+
+import torch
+
+_KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+_DEVICES = ("cuda", "cpu")
+
+
+def fuse(optimizer: Any) -> bool:
+    """Switches to fused kernels where this optimizer and all its parameters have them; whether it did."""
+    if not _may_fuse(optimizer):
+        return False
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, None
+    optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, None
+    # what the constructor sets with fused=True; the loss scaler then hands its findings over without waiting for them
+    optimizer._step_supports_amp_scaling = True
+    if type(optimizer) is torch.optim.SGD:
+        optimizer._need_device_dtype_check_for_fused = True
+    for parameter, state in optimizer.state.items():
+        # unfused optimizers count steps on the host, fused ones beside the parameter
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].to(parameter.device, torch.float32)
+    return True
+
+
+def like_parameters(optimizer: Any) -> None:
+    """State in the memory order of its parameter: fused kernels walk both at once."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+                continue
+            if value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _may_fuse(optimizer: Any) -> bool:
+    if type(optimizer) not in _KINDS:
+        return False
+    groups = optimizer.param_groups
+    # what somebody asked for stays
+    if any(group.get("foreach") or group.get("differentiable") or group.get("fused") is False for group in groups):
+        return False
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    return all(parameter.device.type in _DEVICES and parameter.is_floating_point() for parameter in parameters)

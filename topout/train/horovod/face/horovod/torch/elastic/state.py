@@ -1,0 +1,5 @@
+"""The state of `elastic`."""
+
+from topout.train.horovod.elastic import TorchState
+
+__all__ = ["TorchState"]

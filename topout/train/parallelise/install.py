@@ -1,0 +1,207 @@
+"""Prepares a rank before the script's first line, so that torch itself does what data-parallel training needs.
+
+Nothing is imported here before the script imports torch. What is changed: loaders, backward, optimizers, modes of
+modules, saving, and the calls of scripts that join ranks themselves.
+"""
+
+import functools
+import os
+import random
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from topout.record.imports import call_after_import
+
+VARIABLE = "TOPOUT_DDP"
+
+
+def install() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    _show_own_gpu()
+    seed = _common_seed()
+    random.seed(seed)
+    call_after_import({"numpy.random": [lambda module: _seed_numpy(module, seed)], "torch": [_prepare]})
+
+
+def _common_seed() -> int:
+    """The same on all ranks of a run and another in the next: unseeded ranks begin as one process would."""
+    import zlib
+
+    return zlib.crc32(":".join(os.environ.get(name, "") for name in _OF_THE_RUN).encode())
+
+
+_OF_THE_RUN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _seed_numpy(module: ModuleType, seed: int) -> None:
+    module.seed(seed)
+
+
+def _show_own_gpu() -> None:
+    """A script for one device says `cuda` or `cuda:0`; each rank's is then its own."""
+    local_rank, num_local = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        folder = Path("/proc/driver/nvidia/gpus")
+        gpus = [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+    else:
+        gpus = [name for name in visible.split(",") if name.strip()]
+    if len(gpus) >= num_local > 0:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
+        os.environ["TOPOUT_DDP_GPU"] = gpus[local_rank]
+
+
+def _prepare(torch: ModuleType) -> None:
+    from topout.train.parallelise import loaders
+    from topout.train.parallelise.session import Session
+
+    session = Session()
+    if not session.is_on:
+        return
+    found: Any = torch
+    found.manual_seed(_common_seed())
+    loaders.install(session)
+    _wrap_backward(found, session)
+    _follow_optimizers(found, session)
+    _follow_modes(found, session)
+    _save_once(found, session)
+    _leave_others_alone(found, session)
+
+
+def _wrap_backward(torch: Any, session: Any) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        if not session.is_on:
+            return original(*args, **kwargs)
+        session.before_backward()
+        result = original(*args, **kwargs)
+        session.after_backward()
+        return result
+
+    torch.autograd.backward = backward
+
+
+def _follow_optimizers(torch: Any, session: Any) -> None:
+    optimizer_class = torch.optim.Optimizer
+    original = optimizer_class.__init__
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        session.optimizers[self] = None
+
+    optimizer_class.__init__ = initialise
+
+    def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if not session.is_on or not session.has_begun:
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            session.before_step(optimizer)
+            return None
+        return _with_closure(torch, session, optimizer, closure)
+
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(before_step)
+    _average_plateaus(torch, session)
+
+
+def _with_closure(torch: Any, session: Any, optimizer: Any, closure: Any) -> Any:
+    from topout.schema.errors import TopoutError
+    from topout.train.parallelise.lines import script_line
+
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TopoutError(
+            f"LBFGS at {script_line()} cannot be made data-parallel.",
+            why="it searches along a line by the loss, which is of each rank's own batch: ranks would part ways",
+            do="topout run -n 1, or another optimizer",
+        )
+
+    def run() -> Any:
+        loss = closure()
+        session.before_step(optimizer)
+        return loss
+
+    return (optimizer,), {"closure": run}
+
+
+def _average_plateaus(torch: Any, session: Any) -> None:
+    """A schedule that follows the training loss must follow that of all ranks, or learning rates part ways."""
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau
+    original = scheduler.step
+
+    @functools.wraps(original)
+    def step(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+        if session.is_on and session.has_begun:
+            metrics = session.mean(float(metrics))
+        return original(self, metrics, *args, **kwargs)
+
+    scheduler.step = step
+
+
+def _follow_modes(torch: Any, session: Any) -> None:
+    original = torch.nn.Module.train
+    depth = [0]
+
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:
+        depth[0] += 1
+        try:
+            result = original(self, mode)
+        finally:
+            depth[0] -= 1
+        # children follow their parent; only the outermost call is the script's
+        if depth[0] == 0:
+            session.mode_changed(self, is_training=mode)
+        return result
+
+    torch.nn.Module.train = train
+
+
+def _save_once(torch: Any, session: Any) -> None:
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (session.is_on and session.has_begun and isinstance(f, str | os.PathLike)):
+            return original(obj, f, *args, **kwargs)
+        if session.place().is_first:
+            original(obj, f, *args, **kwargs)
+        # who reads it next must find it whole
+        session.mean(0.0)
+        return None
+
+    torch.save = save
+    torch.serialization.save = save
+
+
+def _leave_others_alone(torch: Any, session: Any) -> None:
+    import torch.distributed as dist
+
+    from topout.schema.errors import TopoutError
+    from topout.train.parallelise.lines import script_line
+
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        if not session.is_joining:
+            session.stand_aside(f"{script_line()} joins the ranks itself")
+        return original(*args, **kwargs)
+
+    dist.init_process_group = init_process_group
+    dist.distributed_c10d.init_process_group = init_process_group
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise TopoutError(
+            f"{script_line()} uses nn.DataParallel, which drives several GPUs from one process.",
+            why="with --ddp every rank has a GPU of its own",
+            do="leave nn.DataParallel out, or topout run -n 1 without --ddp",
+        )
+
+    torch.nn.DataParallel.__init__ = refuse

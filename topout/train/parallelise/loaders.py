@@ -1,0 +1,133 @@
+"""Which loaders feed training, and each rank's share of those.
+
+A loader feeds training where gradients are wanted, the model is not in evaluation mode, and it shuffles, or the script
+has called `train()`. Both mistakes are found before they matter: a backward pass on a batch of a whole loader, and a
+sharded loader that came to its end without one.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+
+from topout.schema.errors import TopoutError
+from topout.train.parallelise.lines import script_line
+from topout.train.parallelise.session import Session
+from topout.train.sharding import ShardedLoader, shard
+
+_TWIN, _LINE = "_topout_ddp_twin", "_topout_ddp_line"
+
+
+def install(session: Session) -> None:
+    _note_lines()
+    _share_out(session)
+    _shorten(session)
+
+
+def _note_lines() -> None:
+    original = DataLoader.__init__
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__dict__[_LINE] = script_line()
+        original(self, *args, **kwargs)
+
+    DataLoader.__init__ = initialise
+
+
+def _share_out(session: Session) -> None:
+    original = DataLoader.__iter__
+
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        if not session.is_on or isinstance(self, ShardedLoader):
+            return original(self)
+        line = self.__dict__.get(_LINE, script_line())
+        if not is_training(self, session):
+            return _Whole(original(self), session, line)
+        twin = _twin(self, session)
+        session.begin_training()
+        session.sharded_line = f"DataLoader at {line} sharded ({_size(self, session)})"
+        return _Sharded(iter(twin), session, line)
+
+    DataLoader.__iter__ = iterate
+
+
+def _shorten(session: Session) -> None:
+    """A schedule is often made from `len(loader)` before the first batch."""
+    original = DataLoader.__len__
+
+    @functools.wraps(original)
+    def length(self: Any) -> int:
+        if not session.is_on or isinstance(self, ShardedLoader) or not is_training(self, session):
+            return int(original(self))
+        return int(original(_twin(self, session)))
+
+    DataLoader.__len__ = length
+
+
+def is_training(loader: Any, session: Session) -> bool:
+    if isinstance(loader.dataset, IterableDataset) or not torch.is_grad_enabled() or session.is_evaluating:
+        return False
+    source = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+    return session.has_called_train or not isinstance(source, SequentialSampler)
+
+
+def _twin(loader: Any, session: Session) -> Any:
+    """Past `DataLoader.__setattr__`, which refuses what it does not know."""
+    if _TWIN not in loader.__dict__:
+        loader.__dict__[_TWIN] = shard(loader, session.place(), seed=session.seed)
+    return loader.__dict__[_TWIN]
+
+
+def _size(loader: Any, session: Session) -> str:
+    world_size = session.place().world_size
+    batch = f", {world_size} x {loader.batch_size} a step" if loader.batch_size else ""
+    return f"{len(loader.dataset):,} samples{batch}"
+
+
+class _Watched:
+    """Hands on what another iterator gives."""
+
+    def __init__(self, batches: Any, session: Session, line: str) -> None:
+        self._batches = batches
+        self._session = session
+        self._line = line
+        self._passes_before = session.num_passes
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class _Sharded(_Watched):
+    """A rank's share; at its end a backward pass must have happened."""
+
+    def __next__(self) -> Any:
+        self._session.whole_line = None
+        try:
+            return next(self._batches)
+        except StopIteration:
+            if self._session.num_passes == self._passes_before:
+                raise TopoutError(
+                    f"The DataLoader at {self._line} was dealt out to ranks, and no backward pass followed.",
+                    why="each rank saw only its share, so whatever was counted is not of the whole data",
+                    do=f"call model.eval(), or use torch.no_grad(), before the loop at {script_line()}",
+                ) from None
+            raise
+
+
+class _Whole(_Watched):
+    """Everything on every rank, for evaluation; while one of its batches is at hand, no backward pass may come."""
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._session.whole_line = None
+            raise
+        self._session.whole_line = self._line
+        return batch

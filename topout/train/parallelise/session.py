@@ -1,0 +1,218 @@
+"""The state of one rank of `topout run --ddp`: its place, its optimizers' gradients, and what the script is doing.
+
+The script is the same on all ranks and so are its random numbers, its parameters and whatever it decides by them; only
+the batches differ. So all ranks come to every call here together.
+"""
+
+import os
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch.utils.weak import WeakIdKeyDictionary
+
+from topout.schema.errors import TopoutError
+from topout.train.fusion.agreement import gather_numbers
+from topout.train.fusion.bucket import averaging
+from topout.train.fusion.gradients import FusedGradients
+from topout.train.fusion.grouping import limits_from
+from topout.train.parallelise.lines import script_line
+from topout.train.place import Place, joined
+
+
+class Averaged:
+    """One optimizer's gradients, averaged by the end of every backward pass.
+
+    So clipping, scaling and whatever else reads gradients before the step finds them averaged. Of several passes a step
+    each is averaged, which is right, since an average of averages is the same, if more than needed.
+    """
+
+    def __init__(self, named: list[tuple[str, Any]], group: Any) -> None:
+        self.gradients = FusedGradients(
+            named, group=group, reduction=averaging(group), limits=limits_from(), passes=None, drops_unused=True
+        )
+        self.num_passes = 0
+        """Since the last step."""
+
+    def average(self) -> None:
+        self.num_passes += 1
+        self.gradients.synchronize()
+
+
+class Session:
+    """Lives from `import torch` to the end; `is_on` until the script shows that it joins ranks by itself."""
+
+    def __init__(self) -> None:
+        self.is_on = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self.is_evaluating = False
+        self.has_called_train = False
+        self.num_passes = 0
+        self.whole_line: str | None = None
+        """Where the loader was made whose whole batch is at hand."""
+        self.sharded_line: str | None = None
+        self.seed = 0
+        self.optimizers: WeakKeyDictionary[Any, Averaged | None] = WeakKeyDictionary()
+        self.is_joining = False
+        self._equal: Any = WeakIdKeyDictionary()
+        """Parameters that are the same on all ranks."""
+        self._place: Place | None = None
+        self._gradient_group: Any = None
+        self._has_begun = False
+        self._has_told = False
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun
+
+    def place(self) -> Place:
+        """Joins the other ranks when it is first asked for."""
+        if self._place is None:
+            self.is_joining = True
+            num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            has_gpu = torch.cuda.is_available() and dist.is_nccl_available() and not self._share_gpus(num_local)
+            dist.init_process_group("cpu:gloo,cuda:nccl" if has_gpu else "gloo")
+            self.is_joining = False
+            device = torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            self._place = joined(device, local_rank=local_rank, local_world_size=num_local)
+            self._gradient_group = dist.new_group()
+            # where the script set a seed, it is that one
+            self.seed = gather_numbers([torch.initial_seed() & (2**62 - 1)], dist.group.WORLD)[0][0]
+        return self._place
+
+    @staticmethod
+    def _share_gpus(num_local: int) -> bool:
+        return num_local > 1 and torch.cuda.device_count() == 1 and "TOPOUT_DDP_GPU" not in os.environ
+
+    def stand_aside(self, reason: str) -> None:
+        if self.is_on:
+            self.is_on = False
+            self._tell(f"topout: {reason}; --ddp leaves the script alone")
+
+    def begin_training(self) -> None:
+        """Before a first batch: one model on all ranks, and from here on other random numbers on each."""
+        place = self.place()
+        for parameter in self._parameters():
+            if parameter not in self._equal:
+                self._equal[parameter] = True
+                self._broadcast(parameter)
+        if not self._has_begun and place.rank > 0:
+            torch.manual_seed(torch.initial_seed() + place.rank)
+        self._has_begun = True
+
+    def _parameters(self) -> list[Any]:
+        return [p for optimizer in list(self.optimizers) for group in optimizer.param_groups for p in group["params"]]
+
+    @staticmethod
+    def _broadcast(tensor: Any) -> None:
+        whole = tensor.detach().contiguous()
+        dist.broadcast(whole, 0)
+        if whole.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(whole)
+
+    def before_backward(self) -> None:
+        line = script_line()
+        if self.whole_line is not None:
+            raise TopoutError(
+                f"backward at {line} trains on a batch of the DataLoader at {self.whole_line}, which is not dealt out.",
+                why="it does not shuffle and model.train() was not called, or its data set is iterable: every rank "
+                "would train on the same samples",
+                do="shuffle=True with a data set that has __getitem__, or topout run -n 1",
+            )
+        if self.sharded_line is None:
+            raise TopoutError(
+                f"backward at {line} trains on data that came from no DataLoader.",
+                why="--ddp deals out the samples of DataLoaders; every rank would train on the same data",
+                do="feed the loop from torch.utils.data.DataLoader, or topout run -n 1",
+            )
+        self.num_passes += 1
+        for optimizer, averaged in list(self.optimizers.items()):
+            self._averaged(optimizer, averaged).gradients.begin_backward()
+
+    def _averaged(self, optimizer: Any, averaged: Averaged | None) -> Averaged:
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        if averaged is not None and [id(p) for p in averaged.gradients.parameters] == [id(p) for p in trained]:
+            return averaged
+        if averaged is not None:
+            # layers were frozen or freed, or parameters added: on all ranks alike
+            averaged.gradients.remove()
+        named = [(f"parameter {number}", parameter) for number, parameter in enumerate(trained)]
+        made = self.optimizers[optimizer] = Averaged(named, self._gradient_group)
+        return made
+
+    def after_backward(self) -> None:
+        engines = [averaged for averaged in list(self.optimizers.values()) if averaged is not None]
+        mine = [int(averaged.gradients.has_pending) for averaged in engines]
+        # with several, a pass may be for some of them only, and by its own data a rank could think otherwise
+        rows = gather_numbers(mine, self._gradient_group) if len(engines) > 1 else [[1]]
+        for number, averaged in enumerate(engines):
+            if any(row[number] for row in rows):
+                averaged.average()
+        if not self._has_told:
+            self._has_told = True
+            self._tell_what_was_done()
+
+    def before_step(self, optimizer: Any) -> None:
+        averaged = self.optimizers.get(optimizer)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if averaged is None or (averaged.num_passes == 0 and not all(map(averaged.gradients.holds, gradients))):
+            if gradients:
+                raise TopoutError(
+                    f"The optimizer steps at {script_line()} with gradients that came from no backward pass.",
+                    why="only what backward() computes is averaged over ranks; these would differ on each",
+                    do="compute them with loss.backward(), or topout run -n 1",
+                )
+            return
+        averaged.num_passes = 0
+
+    def mode_changed(self, module: Any, *, is_training: bool) -> None:
+        """`train()` or `eval()` of the model; of a part of it, such as a frozen BatchNorm, it says nothing."""
+        self.has_called_train = self.has_called_train or is_training
+        if self._is_the_model(module):
+            self.is_evaluating = not is_training
+            if self.is_evaluating and self.is_on and self._has_begun:
+                self._make_equal(module)
+
+    def _is_the_model(self, module: Any) -> bool:
+        """Whether it holds most of what the optimizers train."""
+        sizes = {id(parameter): parameter.numel() for parameter in self._parameters()}
+        held = sum(sizes.get(id(parameter), 0) for parameter in module.parameters())
+        return bool(2 * held > sum(sizes.values()) > 0)
+
+    def _make_equal(self, module: Any) -> None:
+        """One model on all ranks: BatchNorm's statistics of rank 0, as with DDP; and proof that the rest is equal."""
+        for buffer in module.buffers():
+            self._broadcast(buffer)
+        total = sum((p.detach().double().sum() for p in module.parameters()), torch.zeros((), dtype=torch.float64))
+        mine = int(total.cpu().reshape(1).view(torch.int64)) if isinstance(total, torch.Tensor) else 0
+        rows = gather_numbers([mine], dist.group.WORLD)
+        other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+        if other is not None:
+            raise TopoutError(
+                f"At {script_line()} rank {other} has other parameters than rank 0.",
+                why="something depends on the rank's own batches, such as a learning rate or a skipped step",
+                do="make it depend on what is equal on all ranks, or topout run -n 1",
+            )
+
+    def mean(self, value: float) -> float:
+        total = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(total)
+        return float(total) / self.place().world_size
+
+    def _tell_what_was_done(self) -> None:
+        place = self.place()
+        engines = [averaged.gradients for averaged in self.optimizers.values() if averaged is not None]
+        num_tensors = sum(len(engine.parameters) for engine in engines)
+        num_groups = sum(engine.num_groups for engine in engines)
+        script = os.path.basename(sys.argv[0])  # noqa: PTH119
+        self._tell(
+            f"topout: {script} runs data-parallel on {place.world_size} ranks: {self.sharded_line}, "
+            f"{num_tensors} tensors averaged in {num_groups} group{'s' if num_groups != 1 else ''}"
+        )
+
+    def _tell(self, text: str) -> None:
+        if os.environ.get("RANK", "0") == "0":
+            sys.stderr.write(text + "\n")

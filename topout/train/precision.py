@@ -1,0 +1,60 @@
+"""In which numbers a step computes: autocast, the loss scaler that fp16 needs, TF32 for what stays in fp32.
+
+    fp32    as the model is
+    bf16    matrix products and convolutions in bfloat16; the range of fp32, so no scaler
+    fp16    the same in float16, whose small gradients vanish unless the loss is scaled up
+    auto    bf16 where the GPU computes in it, fp16 on older GPUs, fp32 elsewhere
+
+Parameters, optimizer state and sums over a batch stay in fp32. Not for models that were cast themselves
+(`model.half()`): autocast needs fp32 parameters to step on.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from topout.schema.errors import TopoutError
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolved(precision: str, device: torch.device) -> str:
+    """`precision` with `auto` decided for this device."""
+    if precision not in PRECISIONS:
+        raise TopoutError(
+            f"There is no precision {precision!r}.",
+            why="It decides in which numbers matrix products and convolutions are computed.",
+            do=f"one of {', '.join(PRECISIONS)}",
+        )
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    # before compute capability 8.0 bfloat16 is emulated, and slower than fp32
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """For the forward pass and the loss; backward follows the types of forward by itself."""
+    dtype = _DTYPES.get(precision)
+    if dtype is None:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.autocast(device.type, dtype=dtype)
+    return context
+
+
+def scaler(precision: str, device: torch.device) -> Any:
+    """A GradScaler; in other precisions than fp16 one that does nothing and has an empty state."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def set_tf32(is_allowed: bool) -> None:
+    """Whether fp32 products and convolutions on GPUs may round their inputs to 10 bits of mantissa, for this process.
+
+    By the older calls on purpose: they keep the newer `fp32_precision` in step, while setting the newer one makes
+    `torch.get_float32_matmul_precision()`, which the compiler asks for, raise in torch 2.11 to 2.13.
+    """
+    torch.set_float32_matmul_precision("high" if is_allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = is_allowed
