@@ -29,9 +29,9 @@ BANDWIDTH_BYTES = 32 << 20
 class Way:
     """One way to train: a model of its own, and what averages its gradients."""
 
-    def __init__(self, kind, wrap=lambda model, optimizer: model, after_backward=lambda model: None):
+    def __init__(self, kind, wrap=lambda model, optimizer: model, after_backward=lambda model: None, **options):
         model, self.images, self.labels = make(kind)
-        self.optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, **options)
         self.model = wrap(model, self.optimizer)
         self.after_backward = after_backward
 
@@ -72,6 +72,7 @@ def ways_of(kind, ctx):
         "each parameter": Way(kind, after_backward=each_parameter),
         "one flat tensor after backward": Way(kind, after_backward=one_flat),
         "DDP": Way(kind, ddp()),
+        "DDP, fused optimizer": Way(kind, ddp(), fused=True),
     }
     for limit in GRID_MB:
         found[f"DDP, {limit:g} MB"] = Way(kind, ddp(bucket_cap_mb=limit))

@@ -6,9 +6,7 @@ Works with no launcher (a world of one), under `topout run`, torchrun, srun, mpi
 tasks whose processes would each train alone is an error, not a warning.
 """
 
-import atexit
 import os
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -19,6 +17,7 @@ from topout.host.nics import choose_interface, read_nics
 from topout.launch.ranks_meeting import RanksMeeting, meet_as_task
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.context import Context
+from topout.train.leaving import leave_at_exit
 from topout.train.place import Place, alone, joined
 
 __all__ = ["Context", "init"]
@@ -35,7 +34,6 @@ def init(*, seed: int = 0, backend: str | None = None, timeout_s: float = 600.0)
     global _context
     if _context is None:
         _context = _join(seed, backend, timedelta(seconds=timeout_s))
-        atexit.register(_leave)
     return _context
 
 
@@ -48,6 +46,7 @@ def _join(seed: int, backend: str | None, timeout: timedelta) -> Context:
             return Context(_place_alone(), seed=seed)
         device = _device(_local_rank(os.environ))
         dist.init_process_group(backend or _backend(device), init_method="env://", timeout=timeout, **_bound(device))
+        leave_at_exit()
         return Context(_place_in_group(os.environ), seed=seed, owns_group=True)
     meeting = meet_as_task()
     if meeting is None:
@@ -106,6 +105,7 @@ def _meet(meeting: RanksMeeting, backend: str | None, timeout: timedelta) -> Pla
         timeout=timeout,
         **_bound(device),
     )
+    leave_at_exit()
     return joined(device, local_rank=meeting.local_rank, local_world_size=local_world_size)
 
 
@@ -153,10 +153,3 @@ def _backend(device: torch.device) -> str:
 
 def _bound(device: torch.device) -> dict[str, torch.device]:
     return {"device_id": device} if device.type == "cuda" else {}
-
-
-def _leave() -> None:
-    """A rank that failed leaves without the others: they may be gone, and waiting for them would hide the error."""
-    has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
-    if _context is not None and not has_failed:
-        _context.close()

@@ -22,6 +22,7 @@ from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook, regroup
 from topout.train.buckets.remembered import Remembered
 from topout.train.exchange import gather
+from topout.train.fused import fuse
 from topout.train.parallel import data_parallel, fingerprint
 from topout.train.place import Place
 
@@ -76,12 +77,14 @@ class Context:
         buckets: str | float = "auto",
         compress: str | None = None,
         find_unused_parameters: bool = False,
+        fused_optimizer: bool = True,
         own_share: bool = False,
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
 
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
+        `fused_optimizer`: torch's own fused kernels, among several ranks (SGD's give the same bits, Adam's nearly).
         `own_share`: the loader gives this rank its own part already.
         """
         _check_choices(buckets, compress)
@@ -90,6 +93,9 @@ class Context:
             self._group(wrapped, buckets, compress)
         if optimizer is not None:
             _check_optimizer(model, optimizer)
+            if fused_optimizer and wrapped is not model:
+                # nothing hides the optimizer: it begins when the last gradient has come
+                fuse(optimizer)
         if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard
 

@@ -42,6 +42,10 @@ received, splits = hvd.alltoall(torch.arange(size + 1) + 10 * rank, splits=[2] +
 found["alltoall"] = [received.tolist(), splits.tolist()]
 found["even alltoall"] = hvd.alltoall(torch.arange(size) + 10 * rank).tolist()
 found["reducescatter"] = hvd.reducescatter(torch.arange(size + 1.0), op=hvd.Sum).tolist()
+try:
+    hvd.allgather_object(object() if rank == 1 else 0)
+except Exception as error:
+    found["refused"] = str(error).splitlines()[0]
 found["objects"] = [hvd.broadcast_object({"of": rank}, root_rank=1), hvd.allgather_object("x" * rank)]
 hvd.barrier()
 

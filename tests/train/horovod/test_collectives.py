@@ -43,6 +43,7 @@ def test_ranks_know_their_places(found) -> None:
         ("gathered", [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),
         ("broadcast", [1]),
         ("objects", [{"of": 1}, ["", "x"]]),
+        ("refused", "The object of rank 1 cannot be sent to other ranks."),
         ("through allreduce", [3.0, 3.0]),
         ("removed", True),
         ("error class", True),

@@ -177,7 +177,8 @@ class Autotune:
         """What a person is told of it, once."""
         if self.chosen is None or (self.chosen.limits is None and self.chosen.hook is None):
             return "topout: gradients are averaged in DDP's own groups; no other choice made the step shorter"
-        groups = f"{len(self.chosen.limits)} groups" if self.chosen.limits else "DDP's own groups"
+        count = len(self.chosen.limits or ())
+        groups = "DDP's own groups" if not count else "one group" if count == 1 else f"{count} groups"
         how = f", compressed ({self.chosen.name})" if self.chosen.hook else ""
         if from_memory:
             return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"

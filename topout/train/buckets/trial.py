@@ -11,7 +11,7 @@ from dataclasses import dataclass
 NUM_ROUNDS = 2
 NUM_SETTLING = 2
 """Steps after a change that do not count: in the first DDP averages in another order, in the second it rebuilds."""
-NUM_MEASURED = 4
+NUM_MEASURED = 5
 WORTH_A_CHANGE = 0.01
 
 

@@ -3,13 +3,13 @@
 Not for tensors, and not for every step: a value costs two small collectives.
 """
 
-import json
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.train.exchange import gather_in
 from topout.train.place import Place
 
 
@@ -24,13 +24,7 @@ class Agreement:
         """What each rank gave, by rank. JSON, since a pickle from the network could run code."""
         if self.place.world_size == 1:
             return [value]
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.place.world_size)]
-        dist.all_gather(sizes, torch.tensor([text.numel()]), group=self._group)
-        most = max(int(size) for size in sizes)
-        texts = [torch.empty(most, dtype=torch.uint8) for _ in sizes]
-        dist.all_gather(texts, torch.nn.functional.pad(text, (0, most - text.numel())), group=self._group)
-        return [json.loads(bytes(text[: int(size)].numpy())) for text, size in zip(texts, sizes, strict=True)]
+        return gather_in(value, self._group)
 
     def first(self, value: Any) -> Any:
         """What rank 0 gave."""

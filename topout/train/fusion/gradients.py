@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from topout.schema.errors import TopoutError
+from topout.train.exchange import gather_in
 from topout.train.fusion import agreement, grouping
 from topout.train.fusion.bucket import Bucket, Reduction
 from topout.train.fusion.sparse import like_sparse, reduce_sparse
@@ -209,7 +210,7 @@ class FusedGradients:
             return self._buckets
         self._refuse_other_models()
         self._sparse = self._sparse_somewhere()
-        groups = json.loads(agreement.broadcast_text(json.dumps(self._groups()), self._group))
+        groups = gather_in(self._groups(), self._group)[0]
         world_size = dist.get_world_size(self._group)
         self._buckets = [
             Bucket(
@@ -255,7 +256,7 @@ class FusedGradients:
         ]
         if agreement.all_equal(json.dumps(mine), self._group):
             return
-        models: list[list[str]] = [json.loads(text) for text in agreement.gather_texts(json.dumps(mine), self._group)]
+        models: list[list[str]] = gather_in(mine, self._group)
         # the same sentence on every rank: the first rank that differs from rank 0, and where
         rank, other = next((rank, model) for rank, model in enumerate(models) if model != models[0])
         place = next(

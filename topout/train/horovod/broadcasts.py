@@ -1,17 +1,20 @@
 """One rank's parameters, optimizer state or object on all ranks.
 
-Objects travel as pickles, between the ranks of one job, because that is what these functions promise; nothing of the
-kind is ever read from a file.
+Objects travel as torch saves them and are read by its reader of plain values (`weights_only`): numbers, texts, tensors,
+lists, dicts and sets, and classes that the script names in `torch.serialization.add_safe_globals`. Horovod pickles
+whatever it is given; here nothing that arrives can run code.
 """
 
+import io
 import pickle
-from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from topout.train.fusion.agreement import gather_numbers, message_device
+from topout.schema.errors import TopoutError
+from topout.train.exchange import carrier
+from topout.train.fusion.agreement import gather_numbers
 from topout.train.horovod.operations import broadcast_async_, synchronize
 from topout.train.horovod.process_sets import ProcessSet, global_process_set, group_of
 from topout.train.horovod.world import HorovodInternalError, rank
@@ -62,19 +65,22 @@ def _take_over(optimizer: Any, state_dict: dict[str, Any]) -> None:
         optimizer.state[parameters[number]] = state
 
 
-class _Missing:
-    """The place of a tensor in what travels as an object."""
+_TENSOR = "topout: a tensor comes here"
 
-    def __init__(self, tensor: Any) -> None:
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
-        self.is_on_cpu = tensor.device.type == "cpu"
+
+def _missing(tensor: Any) -> dict[str, Any]:
+    """Stands for a tensor in what travels as an object."""
+    return {_TENSOR: True, "shape": list(tensor.shape), "dtype": tensor.dtype, "is_on_cpu": tensor.device.type == "cpu"}
+
+
+def _is_missing(value: Any) -> bool:
+    return isinstance(value, dict) and _TENSOR in value
 
 
 def _without_tensors(value: Any, found: list[Any]) -> Any:
     if isinstance(value, torch.Tensor):
         found.append(value)
-        return _Missing(value)
+        return _missing(value)
     if isinstance(value, dict):
         return {key: _without_tensors(item, found) for key, item in value.items()}
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -83,9 +89,9 @@ def _without_tensors(value: Any, found: list[Any]) -> Any:
 
 
 def _allocate(value: Any, into: list[Any], device: Any) -> None:
-    if isinstance(value, _Missing):
+    if _is_missing(value):
         # step counts lie on the CPU even where parameters do not
-        into.append(torch.zeros(value.shape, dtype=value.dtype, device="cpu" if value.is_on_cpu else device))
+        into.append(torch.zeros(value["shape"], dtype=value["dtype"], device="cpu" if value["is_on_cpu"] else device))
     elif isinstance(value, dict):
         for item in value.values():
             _allocate(item, into, device)
@@ -95,7 +101,7 @@ def _allocate(value: Any, into: list[Any], device: Any) -> None:
 
 
 def _with_tensors(value: Any, tensors: Any) -> Any:
-    if isinstance(value, _Missing):
+    if _is_missing(value):
         return next(tensors)
     if isinstance(value, dict):
         return {key: _with_tensors(item, tensors) for key, item in value.items()}
@@ -113,35 +119,58 @@ def broadcast_object(
 ) -> Any:
     """The root's object, equal but not identical on the others."""
     group = group_of(process_set)
-    device = message_device(group)
+    device = carrier(group)
     is_root = rank() == root_rank
-    raw = _pickler().dumps(obj) if is_root else b""
-    length = torch.tensor([len(raw)], dtype=torch.int64, device=device)
+    raw = _packed(obj) if is_root else b""
+    length = torch.tensor([_REFUSED if raw is None else len(raw)], dtype=torch.int64, device=device)
     dist.broadcast(length, root_rank, group=group)
-    content = _tensor_of(raw, device) if is_root else torch.empty(int(length), dtype=torch.uint8, device=device)
+    if int(length) == _REFUSED:
+        raise _refusal(root_rank)
+    content = _tensor_of(raw, device) if raw else torch.empty(int(length), dtype=torch.uint8, device=device)
     dist.broadcast(content, root_rank, group=group)
-    return obj if is_root else pickle.loads(content.cpu().numpy().tobytes())
+    return obj if is_root else _unpacked(content.cpu().numpy().tobytes())
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in the order of ranks."""
     group = group_of(process_set)
-    device = message_device(group)
-    raw = _pickler().dumps(obj)
-    lengths = [row[0] for row in gather_numbers([len(raw)], group)]
+    device = carrier(group)
+    raw = _packed(obj)
+    lengths = [row[0] for row in gather_numbers([_REFUSED if raw is None else len(raw)], group)]
+    if raw is None or _REFUSED in lengths:
+        raise _refusal(lengths.index(_REFUSED))
     mine = _tensor_of(raw + bytes(max(lengths) - len(raw)), device)
     parts = [torch.empty_like(mine) for _ in lengths]
     dist.all_gather(parts, mine, group=group)
-    return [pickle.loads(part.cpu().numpy().tobytes()[:length]) for part, length in zip(parts, lengths, strict=True)]
+    return [_unpacked(part.cpu().numpy().tobytes()[:length]) for part, length in zip(parts, lengths, strict=True)]
+
+
+_REFUSED = -1
+"""In place of a length: this rank has an object that cannot travel, and all ranks say so."""
+
+
+def _packed(obj: Any) -> bytes | None:
+    """None for what the other ranks would refuse to read."""
+    out = io.BytesIO()
+    try:
+        torch.save(obj, out)
+        _unpacked(out.getvalue())
+    except (pickle.PickleError, AttributeError, TypeError):
+        return None
+    return out.getvalue()
+
+
+def _unpacked(raw: bytes) -> Any:
+    return torch.load(io.BytesIO(raw), weights_only=True)
+
+
+def _refusal(of_rank: int) -> TopoutError:
+    return TopoutError(
+        f"The object of rank {of_rank} cannot be sent to other ranks.",
+        why="Numbers, texts, tensors, lists, dicts and sets travel; rebuilding anything else could run code.",
+        do="send such values, or name its class on all ranks: torch.serialization.add_safe_globals([Class])",
+    )
 
 
 def _tensor_of(raw: bytes, device: Any) -> Any:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).to(device)
-
-
-def _pickler() -> Any:
-    """cloudpickle, which also takes lambdas, where it is installed."""
-    try:
-        return import_module("cloudpickle")
-    except ImportError:
-        return pickle

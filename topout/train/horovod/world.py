@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.fusion.agreement import gather_numbers
+from topout.train.leaving import leave_at_exit
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -61,6 +62,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     owns_group = not dist.is_initialized()
     if owns_group:
         _join_ranks()
+        leave_at_exit()
     _world = _look_around(owns_group)
     from topout.train.horovod.process_sets import start_process_sets
 

@@ -1,0 +1,21 @@
+"""Leaves the process group before Python ends: threads of it that nobody stopped end a process with an abort at times.
+
+Not for `topout run`'s own ranks alone: they leave after the script as well; leaving twice does no harm.
+"""
+
+import atexit
+import sys
+
+import torch.distributed as dist
+
+
+def leave_at_exit() -> None:
+    """Once the script has ended well; a rank that failed goes alone, for the others may be gone already."""
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    if not has_failed and dist.is_initialized():
+        dist.destroy_process_group()
