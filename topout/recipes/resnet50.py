@@ -60,7 +60,7 @@ def parse_options(arguments=None):
     parser.add_argument("--no-tf32", dest="tf32", action="store_false")
     parser.add_argument("--no-cudnn-benchmark", dest="cudnn_benchmark", action="store_false")
     parser.add_argument(
-        "--folded-stem", type=int, default=0, choices=(0, 12, 16), help="channels of the first convolution"
+        "--folded-stem", type=int, choices=(0, 12, 16), help="channels of the first convolution: 16 on a GPU, else 3"
     )
     parser.add_argument("--checkpoint-activations", nargs="*", default=[], metavar="NAME", help="such as layer1 layer2")
     parser.add_argument("--accumulate", type=int, default=1, help="batches before each step")
@@ -94,6 +94,8 @@ def train(options, ctx):
     batches, evaluation = make_input(options, ctx)
     num_classes = 1000 if options.synthetic else images_input.num_classes_of(options.data / "train")
     depths, width = ((1, 1, 1, 1), 16) if options.small else ((3, 4, 6, 3), 64)  # ResNet-50 is the latter
+    if options.folded_stem is None:
+        options.folded_stem = 16 if ctx.device.type == "cuda" and options.size % 2 == 0 else 0
     model = ResNet(depths, width, num_classes, options.folded_stem).to(ctx.device)
     optimizer = make_optimizer(model, options, ctx)
     compute = Compute(**{name: getattr(options, name) for name in SWITCHES}, dynamic_shapes=False)

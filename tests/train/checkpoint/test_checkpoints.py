@@ -32,6 +32,26 @@ class Held:
         self.state = state
 
 
+class Doubtful(Held):
+    """A stepper that has seen a loss of NaN."""
+
+    def settle(self) -> None:
+        raise TopoutError("The loss is NaN.", why="it is", do="look at the learning rate")
+
+
+def test_what_a_part_of_the_state_doubts_is_not_saved(tmp_path: Path) -> None:
+    from topout.train.checkpoint import Checkpoints
+    from topout.train.place import alone
+
+    checkpoints = Checkpoints(
+        tmp_path / "checkpoints", state={"stepper": Doubtful({"step": 1})}, place=alone(), every=1
+    )
+    with pytest.raises(TopoutError, match="NaN"):
+        checkpoints.step()
+    checkpoints.close()
+    assert steps(tmp_path) == []
+
+
 def test_an_empty_folder_restores_nothing(training: MakeTraining) -> None:
     assert training().checkpoints.restore() is None
 

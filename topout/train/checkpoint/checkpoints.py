@@ -43,7 +43,8 @@ class Checkpoints:
 
     `state` names objects with state_dict and load_state_dict; modules may be wrapped in DDP or sharded by
     `fully_shard`. `every` is a number of steps, a time ("10m"), or None. The newest `keep` are kept, and those at
-    multiples of `keep_every` steps for good. `folder` is one that all ranks see.
+    multiples of `keep_every` steps for good. `folder` is one that all ranks see. A part that has `settle` is asked
+    first, on all ranks: a stepper that has seen a loss of NaN raises there, and such a model is not saved.
 
     Not for a signal handler: ask `topout.should_stop()` at the end of a step and call `save()` and `close()` there.
     """
@@ -76,6 +77,7 @@ class Checkpoints:
             error = raised
         self._agreement.raise_if_any(error)
         self._check_folder_is_shared(place)
+        self._doubts = [settle for part in state.values() if callable(settle := getattr(part, "settle", None))]
         self._staging = Staging(place.device)
         for entry in self._entries:
             if isinstance(entry, OptimizerEntry):
@@ -143,6 +145,8 @@ class Checkpoints:
             )
 
     def _take(self) -> None:
+        for settle in self._doubts:
+            settle()
         self._settle()
         self._begin()
         captured = Captured(self._place.rank)
