@@ -153,12 +153,13 @@ class Context:
         elif isinstance(buckets, (int, float)):
             regroup(ddp, (round(buckets * 2**20),))
         elif buckets == "auto" or compress == "auto":
-            hosts = sorted(gather(socket.gethostname(), self.place))
-            sharing = [hosts.count(host) for host in sorted(set(hosts))]
-            surroundings = (
-                f"{fingerprint(ddp.module)} {sharing} {dist.get_backend(self.place.group)} {torch.__version__}"
-            )
-            self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(f"{surroundings} {compress}"))
+            sharing = ranks_by_host(self.place)
+            if not hooks and self.device.type == "cpu" and len(sharing) > 1 and max(sharing) > 1:
+                # the same mean, each gradient between hosts once for a host; NCCL does so by itself
+                hooks = {"hierarchical": self._hook("hierarchical", ddp.module)}
+            backend = dist.get_backend(self.place.group)
+            surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
+            self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(surroundings))
 
     def _hook(self, name: str, model: Any) -> Callable[[], Hook]:
         def make() -> Hook:
@@ -168,6 +169,15 @@ class Context:
             return None, self._compressor.hook
 
         return make
+
+
+def ranks_by_host(place: Place) -> list[int]:
+    """How many ranks each host has; one host where names do not tell hosts apart, as in containers."""
+    told = gather([socket.gethostname(), place.local_world_size], place)
+    names = [name for name, _ in told]
+    if any(names.count(name) != size for name, size in told):
+        return [place.world_size]
+    return sorted(names.count(name) for name in set(names))
 
 
 def _takes_its_share(loader: Any, place: Place) -> bool:

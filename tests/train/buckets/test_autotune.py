@@ -132,3 +132,32 @@ def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
     for text in ("", "{", "[]", '{"version": 1, "name": "fine", "limits": [0], "hook": null}'):
         file.write_text(text)
         assert memory.find(gradients, link) is None
+
+
+def test_sums_host_by_host_are_tried_where_hosts_have_several_ranks(run_ranks, own_cache):
+    hosts = """
+import os, socket
+os.environ["LOCAL_WORLD_SIZE"] = "2"
+socket.gethostname = lambda: "ab"[int(os.environ["RANK"]) // 2]
+"""
+    source = (
+        hosts
+        + MODEL
+        + """
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+model, optimizer = ctx.wrap(net, optimizer)
+tried = set()
+for count in range(1, 61):
+    optimizer.zero_grad()
+    model(torch.randn(4, 128)).square().mean().backward()
+    optimizer.step()
+    tried |= {candidate.name for candidate in ctx.tuning._candidates}
+    if ctx.tuning.is_settled:
+        break
+print(json.dumps([count, digest(model), sorted(tried)]))
+"""
+    )
+    said = [ended.said for ended in run_ranks(source, 4, env=own_cache)]
+    assert said[0][0] <= 50
+    assert said[0][2] == ["default", "fine", "hierarchical"]
+    assert all(one == said[0] for one in said)

@@ -3,7 +3,7 @@
     Autotune(ddp, place, ...)      # attaches itself; detaches when it has chosen
 
 Steps 1 to 2 settle, 3 and 4 tell when gradients are ready, then candidates train in turns: DDP's default, groups as
-small as the link carries well, the plan that should finish first, and compression where it is allowed. All ranks choose
+small as the link carries well, the plan that should finish first, sums host by host or compression. All ranks choose
 alike, from the slowest rank's times. It only changes which gradients travel together, never their mean; with three or
 more ranks the order of additions and thus the last bit may change, so runs that must be reproducible bit for bit say
 `buckets="default"`.
@@ -179,7 +179,9 @@ class Autotune:
             return "topout: gradients are averaged in DDP's own groups; no other choice made the step shorter"
         count = len(self.chosen.limits or ())
         groups = "DDP's own groups" if not count else "one group" if count == 1 else f"{count} groups"
-        how = f", compressed ({self.chosen.name})" if self.chosen.hook else ""
+        how = ""
+        if self.chosen.hook:
+            how = ", host by host" if self.chosen.name == "hierarchical" else f", compressed ({self.chosen.name})"
         if from_memory:
             return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"
         return f"topout: gradients are averaged in {groups}{how}: the step is {self.gain_share:.0%} shorter (measured)"

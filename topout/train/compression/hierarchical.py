@@ -8,16 +8,14 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.compression.bucket import Bucket
 from topout.train.compression.compressor import LaneCompressor
 from topout.train.compression.traffic import all_reduce_bytes
+from topout.train.exchange import gather
 from topout.train.place import Place
-
-NAME_BYTES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,24 +66,18 @@ class Hierarchical(LaneCompressor):
 
 def meet(place: Place, host: str) -> Neighbours:
     """Who is on which host; raises on all ranks alike where names and launcher disagree."""
-    own = torch.zeros(NAME_BYTES + 1, dtype=torch.uint8)
-    encoded = host.encode()[:NAME_BYTES]
-    own[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
-    own[NAME_BYTES] = min(place.local_world_size, 255)
-    own = own.to(place.device)
-    gathered = [torch.empty_like(own) for _ in range(place.world_size)]
-    dist.all_gather(gathered, own, group=place.group)
-    names = [bytes(row[:NAME_BYTES].tolist()).rstrip(b"\0") for row in gathered]
-    for rank, row in enumerate(gathered):
-        num_here, said = names.count(names[rank]), int(row[NAME_BYTES])
-        if said > 1 and min(num_here, 255) != said:
+    told = gather([host, place.local_world_size], place)
+    names = [str(name) for name, _ in told]
+    for rank, (name, said) in enumerate(told):
+        num_here = names.count(name)
+        if said > 1 and num_here != said:
             raise TopoutError(
-                f"Rank {rank} has {said} ranks on its host, and {num_here} call theirs {names[rank].decode()!r}.",
+                f"Rank {rank} has {said} ranks on its host, and {num_here} call theirs {name!r}.",
                 why="Sums host by host need to know who shares a host; hosts may bear the same name in containers.",
                 do="Hierarchical(place, host=...) with a name of each host's own",
                 exit_code=ExitCode.ENVIRONMENT,
             )
-    by_host: dict[bytes, list[int]] = {}
+    by_host: dict[str, list[int]] = {}
     for rank, name in enumerate(names):
         by_host.setdefault(name, []).append(rank)
     return Neighbours(hosts=tuple(tuple(ranks) for ranks in by_host.values()))
