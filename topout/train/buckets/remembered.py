@@ -7,7 +7,6 @@ there: it costs 50 steps of trying.
 import contextlib
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from topout.train.buckets.regroup import Grouping
 from topout.train.link import Link
 
 VERSION = 1
+SAME_LINK = 2.0
+"""Bandwidths nearer than this factor are of the same link: no two measurements of one are equal."""
 
 
 class Remembered:
@@ -28,9 +29,11 @@ class Remembered:
         self._surroundings = surroundings
         self._folder = folder or cache_folder()
         self._path: Path | None = None
+        self._link: Link | None = None
 
     def find(self, gradients: Sequence[Gradient], link: Link) -> dict[str, Any] | None:
-        self._path = self._folder / f"{self._key(gradients, link)}.json"
+        self._path = self._folder / f"{self._key(gradients)}.json"
+        self._link = link
         try:
             found = json.loads(self._path.read_text())
             limits = found["limits"]
@@ -39,14 +42,15 @@ class Remembered:
                 and isinstance(found["name"], str)
                 and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
                 and (found["hook"] is None or isinstance(found["hook"], str))
+                and 1 / SAME_LINK < link.bytes_per_s / found["bytes_per_s"] < SAME_LINK
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
             return None
         return found if is_usable else None
 
     def keep(self, grouping: Grouping, gain_share: float) -> None:
         """After `find`, whose file it writes; a full disk or a folder that may not be written is no reason to stop."""
-        if self._path is None:
+        if self._path is None or self._link is None:
             return
         value = {
             "version": VERSION,
@@ -54,6 +58,7 @@ class Remembered:
             "limits": grouping.limits,
             "hook": grouping.name if grouping.hook else None,
             "gain_share": gain_share,
+            "bytes_per_s": self._link.bytes_per_s,
         }
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -61,10 +66,8 @@ class Remembered:
                 file.write(json.dumps(value) + "\n")
             os.replace(file.name, self._path)  # noqa: PTH105
 
-    def _key(self, gradients: Sequence[Gradient], link: Link) -> str:
-        """Links of about the same bandwidth are the same link: no two measurements of one are equal."""
-        shape = [gradient.num_bytes for gradient in gradients]
-        parts = [self._surroundings, shape, round(math.log2(link.bytes_per_s))]
+    def _key(self, gradients: Sequence[Gradient]) -> str:
+        parts = [self._surroundings, [gradient.num_bytes for gradient in gradients]]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
