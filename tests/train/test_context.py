@@ -145,3 +145,34 @@ def test_every_compression_trains_equal_replicas(run_ranks, name):
     first, second = run_ranks(source, 2)
     assert first.code == second.code == 0, first.stderr
     assert first.said["digest"] == second.said["digest"]
+
+
+def test_a_second_model_is_saved_under_names_of_its_own(tmp_path):
+    import torch
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    def train(num_steps):
+        ctx = Context(alone())
+        torch.manual_seed(num_steps)
+        pairs = []
+        for _ in range(2):
+            model = nn.Linear(2, 2)
+            pairs.append(ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1)))
+        checkpoints = ctx.checkpoint(tmp_path / "checkpoints", every=1)
+        for _ in range(num_steps):
+            for model, optimizer in pairs:
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            checkpoints.step()
+        checkpoints.close()
+        return [model.weight.detach().clone() for model, _ in pairs], ctx
+
+    saved, ctx = train(2)
+    restored, _ = train(0)
+    assert all(torch.equal(now, then) for now, then in zip(restored, saved, strict=True))
+    with pytest.raises(TopoutError, match="2 models were wrapped"):
+        ctx.evaluate(lambda batch: {}, [])

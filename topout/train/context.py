@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader
 
 from topout.schema.errors import TopoutError
 from topout.train.buckets.autotune import Autotune
-from topout.train.buckets.regroup import Hook, regroup
+from topout.train.buckets.regroup import Hook
 from topout.train.buckets.remembered import Remembered
+from topout.train.compression import CODECS, install, make
 from topout.train.exchange import gather
 from topout.train.fused import fuse
 from topout.train.parallel import data_parallel, fingerprint
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
 
 BUCKETS = ("auto", "default")
-COMPRESSIONS = ("bf16", "fp16", "int8", "powersgd", "hierarchical")
 
 
 class Context:
@@ -40,12 +40,11 @@ class Context:
         self.place = place
         self.seed = seed
         self._owns_group = owns_group
-        self._model: Any = None
-        self._optimizer: Any = None
-        self._loader: Any = None
-        self._compressor: Any = None
+        self._models: list[Any] = []
+        self._parts: dict[str, Any] = {}
+        """What was wrapped, by the names it has in a checkpoint."""
         self.tuning: Autotune | None = None
-        """How gradients are grouped, once `wrap` has seen a model that gains from it."""
+        """How gradients of the model wrapped last are grouped; None where that was not left to be chosen."""
 
     @property
     def rank(self) -> int:
@@ -82,15 +81,20 @@ class Context:
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
 
+        Once for each model, where there are several.
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
         `fused_optimizer`: torch's own fused kernels, among several ranks (SGD's give the same bits, Adam's nearly).
         `own_share`: the loader gives this rank its own part already.
         """
         _check_choices(buckets, compress)
-        wrapped = data_parallel(model, self.place, find_unused_parameters=find_unused_parameters)
-        if wrapped is not model:
-            self._group(wrapped, buckets, compress)
+        wrapped = data_parallel(
+            model,
+            self.place,
+            find_unused_parameters=find_unused_parameters,
+            bucket_cap_mb=None if isinstance(buckets, str) else buckets,
+        )
+        compressor = None if wrapped is model else self._average(wrapped, buckets, compress)
         if optimizer is not None:
             _check_optimizer(model, optimizer)
             if fused_optimizer and wrapped is not model:
@@ -100,7 +104,7 @@ class Context:
             from topout.train.sharding import shard
 
             loader = shard(loader, self.place, seed=self.seed, own_share=own_share)
-        self._model, self._optimizer, self._loader = wrapped, optimizer, loader
+        self._remember(model=wrapped, optimizer=optimizer, loader=loader, compression=compressor)
         given = [thing for thing in (wrapped, optimizer, loader) if thing is not None]
         return given[0] if len(given) == 1 else tuple(given)
 
@@ -108,12 +112,18 @@ class Context:
         """Every sample once whatever the number of ranks, and the figures that one process would have.
 
         `loader` is the one that a single process would use, not wrapped; `step` says what to make of a batch
-        (docs/evaluate.md). `model` is the wrapped one unless another is given; it rests in evaluation mode meanwhile.
+        (docs/evaluate.md). `model` rests in evaluation mode meanwhile; it may be left out where one was wrapped.
         """
         from topout.train.evaluate import evaluate
 
-        own_share = _takes_its_share(loader, self.place)
-        return evaluate(step, loader, self.place, model=self._model if model is None else model, own_share=own_share)
+        if model is None and len(self._models) > 1:
+            raise TopoutError(
+                f"{len(self._models)} models were wrapped, and evaluate was not told which to evaluate.",
+                why="The model rests in evaluation mode meanwhile, with rank 0's statistics.",
+                do="evaluate(step, loader, model=model)",
+            )
+        evaluated = self._models[0] if model is None and self._models else model
+        return evaluate(step, loader, self.place, model=evaluated, own_share=_takes_its_share(loader, self.place))
 
     def checkpoint(
         self,
@@ -126,16 +136,13 @@ class Context:
     ) -> "Checkpoints":
         """Goes on from the newest good checkpoint in `folder`, where there is one, and saves from then on.
 
-        What `wrap` was given is saved; `more` names what else is: schedule=, scaler=, anything with a state_dict. Call
-        `step()` of the result after each optimizer step (docs/checkpoints.md).
+        What `wrap` was given is saved, of a second model as model-2 and so on; `more` names what else is: schedule=,
+        scaler=, anything with a state_dict. Call `step()` of the result after each optimizer step
+        (docs/checkpoints.md).
         """
         from topout.train.checkpoint import Checkpoints
 
-        wrapped = {"model": self._model, "optimizer": self._optimizer, "loader": self._loader}
-        if self.tuning is None:
-            # what rounding has left over; a codec that may or may not be chosen keeps nothing worth saving
-            wrapped["compression"] = self._compressor
-        state = {name: part for name, part in wrapped.items() if part is not None} | more
+        state = self._parts | more
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
         return made
@@ -145,30 +152,32 @@ class Context:
             dist.destroy_process_group()
             self._owns_group = False
 
-    def _group(self, ddp: Any, buckets: str | float, compress: str | None) -> None:
-        hooks = {} if compress is None else {name: self._hook(name, ddp.module) for name in _allowed(compress)}
+    def _remember(self, **parts: Any) -> None:
+        self._models.append(parts["model"])
+        suffix = f"-{len(self._models)}" if len(self._models) > 1 else ""
+        self._parts |= {f"{name}{suffix}": part for name, part in parts.items() if part is not None}
+
+    def _average(self, ddp: Any, buckets: str | float, compress: str | None) -> Any:
+        """How gradients travel; the compressor where one was named, for it keeps what rounding has left over."""
+        self.tuning = None
         if compress not in (None, "auto"):
-            regroup_limits = None if isinstance(buckets, str) else (round(buckets * 2**20),)
-            regroup(ddp, regroup_limits, hooks[str(compress)]())
-        elif isinstance(buckets, (int, float)):
-            regroup(ddp, (round(buckets * 2**20),))
-        elif buckets == "auto" or compress == "auto":
-            sharing = ranks_by_host(self.place)
-            if not hooks and self.device.type == "cpu" and len(sharing) > 1 and max(sharing) > 1:
-                # the same mean, each gradient between hosts once for a host; NCCL does so by itself
-                hooks = {"hierarchical": self._hook("hierarchical", ddp.module)}
-            backend = dist.get_backend(self.place.group)
-            surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
-            self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(surroundings))
+            compressor = make(str(compress), self.place)
+            install(ddp, compressor)
+            return compressor
+        if buckets != "auto" and compress != "auto":
+            return None
+        sharing = ranks_by_host(self.place)
+        hooks = {"bf16": self._hook("bf16", ddp.module)} if compress == "auto" else {}
+        if not hooks and self.device.type == "cpu" and len(sharing) > 1 and max(sharing) > 1:
+            # the same mean, each gradient between hosts once for a host; NCCL does so by itself
+            hooks = {"hierarchical": self._hook("hierarchical", ddp.module)}
+        backend = dist.get_backend(self.place.group)
+        surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
+        self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(surroundings))
+        return None
 
     def _hook(self, name: str, model: Any) -> Callable[[], Hook]:
-        def make() -> Hook:
-            from topout.train.compression import make as make_compressor
-
-            self._compressor = make_compressor(name, self.place, model)
-            return None, self._compressor.hook
-
-        return make
+        return lambda: (None, make(name, self.place, model).hook)
 
 
 def ranks_by_host(place: Place) -> list[int]:
@@ -194,10 +203,6 @@ def _takes_its_share(loader: Any, place: Place) -> bool:
     return world_size is not None
 
 
-def _allowed(compress: str) -> tuple[str, ...]:
-    return ("bf16",) if compress == "auto" else (compress,)
-
-
 def _check_choices(buckets: str | float, compress: str | None) -> None:
     is_limit = isinstance(buckets, (int, float)) and not isinstance(buckets, bool) and buckets > 0
     if buckets not in BUCKETS and not is_limit:
@@ -206,10 +211,10 @@ def _check_choices(buckets: str | float, compress: str | None) -> None:
             why="It is one of " + ", ".join(map(repr, BUCKETS)) + ", or a limit in MiB.",
             do="leave it out: what is quickest on this job's link is then measured",
         )
-    if compress not in (None, "auto", *COMPRESSIONS):
+    if compress not in (None, "auto", *CODECS):
         raise TopoutError(
             f"compress={compress!r} is no compression.",
-            why="It is one of " + ", ".join(map(repr, ("auto", *COMPRESSIONS))) + ", or None.",
+            why="It is one of " + ", ".join(map(repr, ("auto", *CODECS))) + ", or None.",
             do="leave it out to average gradients as they are",
         )
 

@@ -17,7 +17,9 @@ from topout.train.exchange import from_first, gather
 from topout.train.place import Place
 
 
-def data_parallel(model: Any, place: Place, *, find_unused_parameters: bool = False) -> Any:
+def data_parallel(
+    model: Any, place: Place, *, find_unused_parameters: bool = False, bucket_cap_mb: float | None = None
+) -> Any:
     """The model itself in a world of one, or when it needs no averaging; else a DDP module around it."""
     model.to(place.device)
     if place.world_size == 1 or is_distributed(model):
@@ -32,6 +34,7 @@ def data_parallel(model: Any, place: Place, *, find_unused_parameters: bool = Fa
         process_group=place.group,
         gradient_as_bucket_view=True,
         find_unused_parameters=find_unused_parameters,
+        bucket_cap_mb=bucket_cap_mb,
     )
 
 

@@ -58,7 +58,7 @@ class Autotune:
         self._starts_s: list[float] = []
         self._times_s: list[tuple[int, float]] = []
         self._handles: list[Any] = []
-        if is_worth_tuning(ddp, self._parameters) or self._hooks:
+        if is_worth_tuning(ddp, self._parameters):
             self._handles = [
                 ddp.register_forward_pre_hook(self._before_forward),
                 self._parameters[0].register_post_accumulate_grad_hook(self._after_backward),

@@ -5,6 +5,6 @@ all ranks issue the same collectives in the same order. What a codec remembers i
 change at any step. Not for a fast link: there, rounding costs more time than the bytes it saves.
 """
 
-from topout.train.compression.install import install, make
+from topout.train.compression.install import CODECS, install, make
 
-__all__ = ["install", "make"]
+__all__ = ["CODECS", "install", "make"]

@@ -67,7 +67,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     from topout.train.horovod.process_sets import start_process_sets
 
     start_process_sets([] if process_sets in (None, "dynamic") else process_sets)
-    if _world.rank == 0 and os.environ.get("TOPOUT_HOROVOD_QUIET") != "1":
+    if _world.rank == 0:
         text = f"topout: horovod.torch is served on torch.distributed ({dist.get_backend()}), {_world.size} ranks\n"
         sys.stderr.write(text)
 
