@@ -17,6 +17,7 @@ from topout.host.nics import choose_interface, read_nics
 from topout.launch.ranks_meeting import RanksMeeting, meet_as_task
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.context import Context
+from topout.train.joining import join
 from topout.train.leaving import leave_at_exit
 from topout.train.place import Place, alone, joined
 
@@ -29,7 +30,8 @@ _context: Context | None = None
 def init(*, seed: int = 0, backend: str | None = None, timeout_s: float = 600.0) -> Context:
     """Joins the other ranks, once a process; later calls give the same context.
 
-    `seed` decides the order of samples. `backend` is torch's; left out, NCCL carries GPU tensors and Gloo the others.
+    `seed` decides the order of samples. `backend` is torch's; left out, NCCL carries tensors of GPUs that no two
+    ranks share, and Gloo the others.
     """
     global _context
     if _context is None:
@@ -45,7 +47,7 @@ def _join(seed: int, backend: str | None, timeout: timedelta) -> Context:
         if int(variables["WORLD_SIZE"]) == 1:
             return Context(_place_alone(), seed=seed)
         device = _device(_local_rank(os.environ))
-        dist.init_process_group(backend or _backend(device), init_method="env://", timeout=timeout, **_bound(device))
+        join(device, backend=backend, timeout=timeout)
         leave_at_exit()
         return Context(_place_in_group(os.environ), seed=seed, owns_group=True)
     meeting = meet_as_task()
@@ -97,14 +99,7 @@ def _meet(meeting: RanksMeeting, backend: str | None, timeout: timedelta) -> Pla
         **listening,
     )
     device = _device(meeting.local_rank)
-    dist.init_process_group(
-        backend or _backend(device),
-        store=store,
-        rank=meeting.rank,
-        world_size=meeting.world_size,
-        timeout=timeout,
-        **_bound(device),
-    )
+    join(device, backend=backend, store=store, rank=meeting.rank, world_size=meeting.world_size, timeout=timeout)
     leave_at_exit()
     return joined(device, local_rank=meeting.local_rank, local_world_size=local_world_size)
 
@@ -146,10 +141,3 @@ def _device(local_rank: int) -> torch.device:
     torch.cuda.set_device(device)
     return device
 
-
-def _backend(device: torch.device) -> str:
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
-def _bound(device: torch.device) -> dict[str, torch.device]:
-    return {"device_id": device} if device.type == "cuda" else {}

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.fusion.agreement import gather_numbers
+from topout.train.joining import join
 from topout.train.leaving import leave_at_exit
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -77,7 +78,7 @@ def _join_ranks() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         return
     try:
-        dist.init_process_group(_backend())
+        join(_device())
     except (RuntimeError, ValueError) as error:
         raise TopoutError(
             "hvd.init could not join the other ranks.",
@@ -87,13 +88,11 @@ def _join_ranks() -> None:
         ) from error
 
 
-def _backend() -> str:
-    """NCCL for GPUs where every local rank has one of its own, Gloo for the rest."""
-    num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    has_gpus = torch.cuda.is_available() and dist.is_nccl_available()
-    # a launcher may show each rank its own GPU alone
-    is_enough = has_gpus and (torch.cuda.device_count() >= num_local or "CUDA_VISIBLE_DEVICES" in os.environ)
-    return "cpu:gloo,cuda:nccl" if is_enough else "gloo"
+def _device() -> torch.device:
+    """The GPU that a script will choose by hvd.local_rank()."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def _look_around(owns_group: bool) -> World:

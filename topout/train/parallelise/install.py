@@ -50,7 +50,6 @@ def _show_own_gpu() -> None:
         gpus = [name for name in visible.split(",") if name.strip()]
     if len(gpus) >= num_local > 0:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
-        os.environ["TOPOUT_DDP_GPU"] = gpus[local_rank]
 
 
 def _prepare(torch: ModuleType) -> None:

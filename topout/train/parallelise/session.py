@@ -18,6 +18,7 @@ from topout.train.fusion.agreement import gather_numbers
 from topout.train.fusion.bucket import averaging
 from topout.train.fusion.gradients import FusedGradients
 from topout.train.fusion.grouping import limits_from
+from topout.train.joining import join
 from topout.train.parallelise.lines import script_line
 from topout.train.place import Place, joined
 
@@ -70,21 +71,17 @@ class Session:
         """Joins the other ranks when it is first asked for."""
         if self._place is None:
             self.is_joining = True
-            num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            has_gpu = torch.cuda.is_available() and dist.is_nccl_available() and not self._share_gpus(num_local)
-            dist.init_process_group("cpu:gloo,cuda:nccl" if has_gpu else "gloo")
-            self.is_joining = False
+            has_gpu = torch.cuda.is_available()
             device = torch.device("cuda", torch.cuda.current_device()) if has_gpu else torch.device("cpu")
-            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            join(device)
+            self.is_joining = False
+            local_rank, num_local = (int(os.environ.get(name, default)) for name, default in
+                                     (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))  # fmt: skip
             self._place = joined(device, local_rank=local_rank, local_world_size=num_local)
             self._gradient_group = dist.new_group()
             # where the script set a seed, it is that one
             self.seed = gather_numbers([torch.initial_seed() & (2**62 - 1)], dist.group.WORLD)[0][0]
         return self._place
-
-    @staticmethod
-    def _share_gpus(num_local: int) -> bool:
-        return num_local > 1 and torch.cuda.device_count() == 1 and "TOPOUT_DDP_GPU" not in os.environ
 
     def stand_aside(self, reason: str) -> None:
         if self.is_on:
