@@ -6,10 +6,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# What tests run beside Python, as program:Debian-package (tests/conftest.py has the laboratory's part as well).
-PROGRAMS := chromium:chromium ip:iproute2 slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
+# What tests need beside Python, as program-or-path:Debian-package (tests/conftest.py has the laboratory's part as well).
+NEEDED := chromium:chromium ip:iproute2 slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
 	mpirun.openmpi:openmpi-bin mpirun.mpich:mpich numactl:numactl hwloc-ls:hwloc-nox \
-	sge_qmaster:gridengine-master sge_execd:gridengine-exec qsub:gridengine-client
+	sge_qmaster:gridengine-master sge_execd:gridengine-exec qsub:gridengine-client \
+	/usr/share/datasets/fashion-mnist:dataset-fashion-mnist
 POLICY := /usr/sbin/policy-rc.d
 # What needs a browser, a root's network namespaces, a GPU or an hour is not a unit test.
 UNITS := not browser and not lab and not gpu and not soak
@@ -67,8 +68,8 @@ $(VENV)/.dev: $(VENV)/.topout
 # Debian starts the services of what it installs, unless policy-rc.d forbids it; the tests start their own.
 system-packages:
 	@missing=; PATH="$$PATH:/usr/sbin:/sbin"; \
-	for pair in $(PROGRAMS); do \
-		command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+	for pair in $(NEEDED); do \
+		command -v "$${pair%%:*}" >/dev/null || [ -e "$${pair%%:*}" ] || missing="$$missing $${pair##*:}"; \
 	done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -83,7 +84,7 @@ system-packages:
 		why="installing them needs root on Debian"; \
 	fi; \
 	echo "Not installed:$$missing ($$why)." >&2; \
-	echo "Tests marked browser need chromium, tests marked lab need all others; they are skipped and listed." >&2
+	echo "Tests marked browser need chromium, some of train the data set, tests marked lab need all others; they are skipped and listed." >&2
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

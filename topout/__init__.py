@@ -12,11 +12,15 @@ if TYPE_CHECKING:
 
     from topout.api.feed import Loader, PackedDataset
     from topout.api.instrument import count, span, step
+    from topout.api.large_batch import LAMB, LARS, large_batch, large_batch_from, probe_batch
     from topout.api.preemption import should_stop
     from topout.api.train import Context, init
 
 __version__ = "0.1.0"
-__all__ = ["Context", "Loader", "PackedDataset", "count", "init", "should_stop", "span", "step"]
+__all__ = [
+    "LAMB", "LARS", "Context", "Loader", "PackedDataset", "count", "init", "large_batch", "large_batch_from",
+    "probe_batch", "should_stop", "span", "step",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from topout.api import train
 
         return getattr(train, name)
+    if name in ("LAMB", "LARS", "large_batch", "large_batch_from", "probe_batch"):
+        from topout.api import large_batch
+
+        return getattr(large_batch, name)
     if name in __all__:
         from topout.api import instrument
 

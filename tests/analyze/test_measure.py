@@ -39,7 +39,7 @@ def test_shares_add_up_and_the_waterfall_ends_at_what_was_computed(tmp_path: Pat
     product = measures.pop.load_balance * measures.pop.communication_efficiency
     assert product == pytest.approx(measures.pop.parallel_efficiency, abs=1e-9)
     assert [bar.name for bar in measures.waterfall] == [
-        "input", "copy", "evaluation", "checkpoint", "wait", "transfer", "other"
+        "input", "copy", "evaluation", "checkpoint", "bubble", "tensor", "wait", "transfer", "other"
     ]  # fmt: skip
     computed = sum(measures.shares[name] for name in ("forward", "backward", "optimizer"))
     assert measures.waterfall[-1].remaining_share == pytest.approx(computed)

@@ -188,7 +188,7 @@ def test_steps_that_were_not_followed_are_like_those_that_were() -> None:
     host_ns = np.zeros((3, len(PHASES)), dtype=np.int64)
     host_ns[:, PHASE["other"]] = [1000, 2000, 1000]
     host_ns[2, PHASE["evaluation"]] = 500
-    busy_ns = np.array([[0, 250, 750, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=np.int64)
+    busy_ns = np.array([[0, 250, 750, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=np.int64)
     found = on_device(host_ns, busy_ns)
     assert found[:, PHASE["forward"]].tolist() == [250, 500, 250]
     assert found[:, PHASE["backward"]].tolist() == [750, 1500, 750]

@@ -60,7 +60,7 @@ def system_packages(tmp_path: Path, user: int) -> subprocess.CompletedProcess[st
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     return subprocess.run(
-        ["make", "-s", "system-packages", "PROGRAMS=ls:coreutils no-such-program:no-such-package", f"POLICY={policy}"],
+        ["make", "-s", "system-packages", "NEEDED=ls:coreutils no-such-program:no-such-package", f"POLICY={policy}"],
         cwd=REPOSITORY,
         env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"},
         capture_output=True,
@@ -82,7 +82,8 @@ def test_missing_packages_are_named_where_they_cannot_be_installed(tmp_path: Pat
     assert done.stdout == ""
 
 
-def test_what_the_laboratory_needs_is_installed() -> None:
-    [listed] = re.findall(r"^PROGRAMS := ((?:.*\\\n)*.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+def test_what_the_laboratory_and_the_tests_of_training_need_is_installed() -> None:
+    [listed] = re.findall(r"^NEEDED := ((?:.*\\\n)*.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     programs = dict(pair.split(":") for pair in listed.replace("\\\n", " ").split())
-    assert programs == {"chromium": "chromium", **LABORATORY}
+    data = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
+    assert programs == {"chromium": "chromium", **data, **LABORATORY}

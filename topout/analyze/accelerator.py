@@ -12,8 +12,8 @@ from topout.analyze.segments import PHASE
 from topout.schema.event import Kind
 from topout.trace.table import Bools, Int64s, RankTable
 
-DEVICE_PHASES = ("copy", "forward", "backward", "optimizer")
-_HELD_HOST = ("input", "wait", "transfer")
+DEVICE_PHASES = ("copy", "forward", "backward", "optimizer", "bubble")
+_HELD_HOST = ("input", "tensor", "wait", "transfer")
 
 
 def runs_ahead(table: RankTable) -> bool:

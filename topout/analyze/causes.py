@@ -31,8 +31,10 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
     shares = measures.shares
     uneven_input = _uneven_input_share(measures, waiting)
     is_uneven = uneven_input > 0
+    bubble = waiting.bubble_by_phase
     input_share = shares["input"] - uneven_input + (0.0 if is_uneven else waiting.by_phase["input"])
-    serial = {name: shares[name] + waiting.by_phase[name] for name in _SERIAL}
+    input_share += bubble.get("input", 0.0)
+    serial = {name: shares[name] + waiting.by_phase[name] + bubble.get(name, 0.0) for name in _SERIAL}
     imbalance = {name: share for name, share in waiting.by_phase.items() if name not in (*_SERIAL, "input")}
     if is_uneven:
         imbalance["input"] = waiting.by_phase["input"] + uneven_input
@@ -47,6 +49,13 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
             share=sum(imbalance.values()) + waiting.unexplained,
             phase=max(imbalance, key=imbalance.__getitem__),
         ),
+        Cause(
+            name="pipeline-bubble",
+            # stages stand still when the first one waits for its batch, or any of them evaluates or saves
+            share=shares.get("bubble", 0.0) - sum(bubble.get(name, 0.0) for name in (*_SERIAL, "input")),
+            phase="bubble",
+        ),
+        Cause(name="tensor-parallel", share=shares.get("tensor", 0.0), phase="tensor"),
         Cause(name=_transfer_verdict(measures), share=transfer, phase="transfer"),
         Cause(
             name="host", share=shares["other"] + shares["copy"], phase=max(("other", "copy"), key=shares.__getitem__)

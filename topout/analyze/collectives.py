@@ -16,6 +16,7 @@ import numpy as np
 
 from topout.analyze.accelerator import runs_ahead
 from topout.analyze.broadcasts import find_broadcast_waits, is_inside
+from topout.analyze.peers import is_tensor_parallel
 from topout.analyze.segments import Stretches
 from topout.schema.event import Kind
 from topout.schema.measures import Communication
@@ -29,6 +30,13 @@ class Blocked:
 
     wait: Stretches
     transfer: Stretches
+    tensor_wait: Stretches
+    tensor_transfer: Stretches
+
+    @property
+    def tensor(self) -> Stretches:
+        """In either part of a collective among tensor-parallel peers."""
+        return self.tensor_wait + self.tensor_transfer
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class _Standing:
     end_ns: Int64s
     is_backward: Bools
     """The end is that of a backward, not of the collective itself."""
+    is_tensor: Bools
+    """Among tensor-parallel peers."""
 
 
 def find_blocked(tables: Sequence[RankTable]) -> list[Blocked]:
@@ -54,13 +64,21 @@ def find_blocked(tables: Sequence[RankTable]) -> list[Blocked]:
     for rank, latest, first_end, broadcast in zip(standing, latest_ns, first_end_ns, broadcasts, strict=True):
         over_ns = np.where(rank.is_backward, np.maximum(first_end, np.minimum(latest, rank.end_ns)), rank.end_ns)
         turn_ns = np.clip(latest, rank.arrival_ns, np.maximum(over_ns, rank.arrival_ns))
-        wait = Stretches(rank.arrival_ns, turn_ns) + broadcast
-        blocked.append(Blocked(wait=wait, transfer=Stretches(turn_ns, np.maximum(over_ns, turn_ns))))
+        wait = Stretches(rank.arrival_ns, turn_ns)
+        transfer = Stretches(turn_ns, np.maximum(over_ns, turn_ns))
+        blocked.append(
+            Blocked(
+                wait=wait.where(~rank.is_tensor) + broadcast,
+                transfer=transfer.where(~rank.is_tensor),
+                tensor_wait=wait.where(rank.is_tensor),
+                tensor_transfer=transfer.where(rank.is_tensor),
+            )
+        )
     return blocked
 
 
 def _standing(table: RankTable, numbers: KeyNumbers) -> _Standing:
-    called = table.rows(Kind.COLLECTIVE)
+    called = table.rows(Kind.COLLECTIVE, Kind.PEERS)
     # a host that launches kernels arrives long before its device does: its stamps say nothing about waiting
     backward, arrival = last_arrivals(table) if not runs_ahead(table) else (called[:0], called[:0])
     keys = [collective_keys(table, called, numbers), collective_keys(table, arrival, numbers, is_arrival=True)]
@@ -69,6 +87,7 @@ def _standing(table: RankTable, numbers: KeyNumbers) -> _Standing:
         arrival_ns=table.start_ns[np.concatenate([called, arrival])],
         end_ns=table.end_ns[np.concatenate([called, backward])],
         is_backward=np.arange(len(called) + len(backward)) >= len(called),
+        is_tensor=np.concatenate([is_tensor_parallel(table, called), np.zeros(len(backward), dtype=bool)]),
     )
 
 

@@ -6,13 +6,15 @@ What to do about it is said by findings; here stands only how we know.
 from collections.abc import Sequence
 
 from topout.analyze.causes import Cause
-from topout.schema.measures import Input, Measures, Memory, RankTime
+from topout.schema.measures import Input, Measures, Memory, Pipeline, RankTime, TensorParallel
 
 _PEAK_ORIGINS = {
     "assumed": "assumed from the cores",
     "measured": "measured with a matrix product",
     "table": "from the table of devices",
 }
+NOTED_IMBALANCE = 1.15
+"""A stage that computes this much more than the mean is named."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -23,6 +25,10 @@ def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) ->
         return _serial(measures, cause)
     if cause.name == "load-imbalance":
         return _imbalance(measures, cause)
+    if cause.name == "pipeline-bubble" and measures.pipeline is not None:
+        return _pipeline(measures.pipeline, cause)
+    if cause.name == "tensor-parallel" and measures.tensor_parallel is not None:
+        return _tensor_parallel(measures, measures.tensor_parallel)
     if cause.name == "host":
         return _host(measures)
     return _transfer(measures)
@@ -106,6 +112,38 @@ def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
         )
     if not measures.stragglers:
         told.append("No rank is late in most steps; each time it is another.")
+    return tuple(told)
+
+
+def _pipeline(pipeline: Pipeline, cause: Cause) -> tuple[str, ...]:
+    told = [f"Stages wait for their neighbours for {percent(cause.share)} of the time."]
+    measured = percent(pipeline.schedule_bubble_share)
+    if pipeline.formula_share is not None:
+        told.append(
+            f"{pipeline.num_stages} stages and {pipeline.num_microbatches} micro-batches make a bubble of "
+            f"{percent(pipeline.formula_share)} by the formula of {pipeline.schedule}; measured: {measured}."
+        )
+    else:
+        told.append(f"The bubble is {measured} of {pipeline.schedule}, for which there is no formula here.")
+    if pipeline.imbalance >= NOTED_IMBALANCE:
+        told.append(
+            f"Stage {pipeline.slowest_stage} on rank {pipeline.slowest_rank} computes {pipeline.imbalance:.2f} times "
+            "the mean, and the others wait for it."
+        )
+    return tuple(told)
+
+
+def _tensor_parallel(measures: Measures, peers: TensorParallel) -> tuple[str, ...]:
+    told = [f"Collectives among tensor-parallel peers, inside forward and backward, take {percent(peers.share)}."]
+    if peers.wait_share is not None:
+        told.append(
+            f"{percent(peers.wait_share)} of the time is waiting for a peer that comes late, "
+            f"{percent(peers.transfer_share)} is transfer."
+        )
+    late = next((straggler for straggler in measures.stragglers if straggler.is_persistent), None)
+    if late is not None:
+        told.append(f"Rank {late.rank} on {late.host} is late in most steps, in its {late.phase}.")
+    told.append(f"{peers.num_collectives_per_step:.1f} such collectives a step.")
     return tuple(told)
 
 

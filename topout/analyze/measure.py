@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from topout.analyze.accelerator import runs_ahead
-from topout.analyze.collectives import has_communication, measure_communication
+from topout.analyze.collectives import find_blocked, has_communication, measure_communication
 from topout.analyze.compute import measure_compute
 from topout.analyze.device import measure_device
 from topout.analyze.environment import describe_environment
 from topout.analyze.evaluations import computes_unseen, feeds_training
 from topout.analyze.input import measure_input
 from topout.analyze.memory import measure_memory
+from topout.analyze.noise_scale import measure_noise_scale
+from topout.analyze.peers import measure_tensor_parallel
+from topout.analyze.pipeline import measure_pipeline
 from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
 from topout.analyze.steps import Phases, has_steps, read_phases, read_tables
@@ -35,6 +38,7 @@ from topout.schema.measures import (
     RankTime,
     Serial,
     StepTime,
+    TensorParallel,
     Verdict,
     Window,
 )
@@ -78,6 +82,7 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
     measures = Measures(
         environment=describe_environment(tables, run),
         memory=missing.attempt("Memory", lambda: measure_memory(tables, run, failure), Memory()),
+        noise_scale=missing.attempt("The noise scale", lambda: measure_noise_scale(tables), None),
     )
     phases = missing.attempt("Steps", lambda: _find_phases(folder, tables, run, missing), None)
     waiting: WaitCauses | None = None
@@ -105,6 +110,12 @@ def _measure_steps(measures: Measures, phases: Phases, profiles: list[Profile], 
         input=missing.attempt("Input", lambda: measure_input(phases, shares), Input()),
         communication=missing.attempt(
             "Communication", lambda: _communication(phases, shares, missing), Communication()
+        ),
+        pipeline=missing.attempt(
+            "The pipeline", lambda: measure_pipeline(phases.tables, phases.phase_ns, phases.elapsed_ns), None
+        ),
+        tensor_parallel=missing.attempt(
+            "Tensor-parallel peers", lambda: _tensor_parallel(phases, shares, missing), None
         ),
         stragglers=missing.attempt("Stragglers", lambda: find_stragglers(phases), ()),
         serial=missing.attempt("Serial phases", lambda: measure_serial(phases, shares), Serial()),
@@ -253,4 +264,18 @@ def _communication(phases: Phases, shares: dict[str, float], missing: _Missing) 
         shares,
         skew_ns=phases.skew_ns,
         is_split_withheld=phases.is_split_withheld,
+    )
+
+
+def _tensor_parallel(phases: Phases, shares: dict[str, float], missing: _Missing) -> TensorParallel | None:
+    if any(runs_ahead(table) and len(table.rows_of_any_thread(Kind.PEERS)) for table in phases.tables):
+        missing.say(
+            "Waiting for tensor-parallel peers: on the devices it is part of forward and backward (--profile shows it)."
+        )
+    if not shares["tensor"]:
+        return None
+    blocked = [(own.tensor_wait, own.tensor_transfer) for own in find_blocked(phases.tables)]
+    window_ns = (phases.start_ns, phases.start_ns + phases.elapsed_ns)
+    return measure_tensor_parallel(
+        phases.tables, blocked, window_ns, len(phases.steps), shares["tensor"], skew_ns=phases.skew_ns
     )

@@ -30,6 +30,9 @@ class Stretches:
     def __add__(self, more: "Stretches") -> "Stretches":
         return Stretches(np.concatenate([self.start_ns, more.start_ns]), np.concatenate([self.end_ns, more.end_ns]))
 
+    def where(self, is_chosen: NDArray[np.bool_]) -> "Stretches":
+        return Stretches(self.start_ns[is_chosen], self.end_ns[is_chosen])
+
     def __len__(self) -> int:
         return len(self.start_ns)
 

@@ -15,8 +15,10 @@ import numpy as np
 from topout.analyze.accelerator import device_ns, on_device, runs_ahead
 from topout.analyze.collectives import Blocked, find_blocked
 from topout.analyze.evaluations import computes_unseen, find_evaluations, trails_off
+from topout.analyze.pipeline import Chunks, find_chunks
 from topout.analyze.segments import PHASE, Segments, Stretches, cut, paint
 from topout.schema.event import Kind
+from topout.schema.measures import COMMUNICATION_PHASES
 from topout.schema.run_folder import RunFolder
 from topout.trace.clocks import Aligned, align
 from topout.trace.readers.topout import read_run
@@ -67,7 +69,8 @@ class Phases:
     @property
     def exposed_ns(self) -> Int64s:
         """[ranks, steps]: communication that nothing hides."""
-        return self.phase_ns[:, :, PHASE["wait"]] + self.phase_ns[:, :, PHASE["transfer"]]
+        exposed_ns: Int64s = self.phase_ns[:, :, [PHASE[name] for name in COMMUNICATION_PHASES]].sum(axis=2)
+        return exposed_ns
 
     @property
     def busy_ns(self) -> Int64s:
@@ -167,6 +170,7 @@ def _segments(table: RankTable, blocked: Blocked, end_ns: int) -> Segments:
     evaluations = find_evaluations(table, end_ns)
     saves = _rows(table, Kind.CHECKPOINT)
     unseen = _rows(table, Kind.STEP) if computes_unseen(table) else Stretches.none()
+    chunks: Chunks = find_chunks(table)
     return paint(
         int(table.start_ns[steps[0]]),
         end_ns,
@@ -176,8 +180,13 @@ def _segments(table: RankTable, blocked: Blocked, end_ns: int) -> Segments:
             ("forward", _forwards(table, evaluations)),
             ("input", _rows(table, Kind.INPUT, Kind.LOADER)),
             ("backward", _rows(table, Kind.BACKWARD)),
+            ("forward", chunks.schedule),
+            ("bubble", chunks.bubble),
+            ("forward", chunks.forward),
+            ("backward", chunks.backward),
             ("copy", _rows(table, Kind.COPY)),
             ("transfer", blocked.transfer),
+            ("tensor", blocked.tensor),
             ("evaluation", evaluations),
             ("checkpoint", saves),
             ("wait", blocked.wait),
@@ -207,7 +216,7 @@ def _forwards(table: RankTable, evaluations: Stretches) -> Stretches:
 
 def _training_ns(segments: Sequence[Segments], edges_ns: Int64s) -> Int64s:
     """[steps]: the slowest rank's time without evaluation, checkpoint and waiting, which would hide the warm-up."""
-    aside = [PHASE["evaluation"], PHASE["checkpoint"], PHASE["wait"]]
+    aside = [PHASE[name] for name in ("evaluation", "checkpoint", "wait", "bubble", "tensor")]
     per_rank = [
         np.delete(cut(own, edges), aside, axis=1).sum(axis=1) for own, edges in zip(segments, edges_ns, strict=True)
     ]

@@ -4,20 +4,20 @@ A rank is late by what it was busy with, up to its own last arrival; the end of 
 all-reduce makes all of them end together.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topout.analyze.segments import PHASE
 from topout.analyze.steps import Phases
-from topout.schema.measures import PHASES, Straggler
+from topout.schema.measures import COMMUNICATION_PHASES, PHASES, Straggler
 
 MIN_EXCESS_SHARE = 0.05
 """A rank whose busy step is longer than the others' by less than this share of a step is not named."""
 MIN_LATE_SHARE = 0.02
 """In a single step, a rank is late when it exceeds the others' median by this share of a step."""
-BUSY_PHASES = tuple(name for name in PHASES if name not in ("wait", "transfer"))
+BUSY_PHASES = tuple(name for name in PHASES if name not in COMMUNICATION_PHASES)
 _BUSY = [PHASE[name] for name in BUSY_PHASES]
 
 Floats = NDArray[np.float64]
@@ -60,17 +60,27 @@ class WaitCauses:
 
     by_phase: dict[str, float]
     unexplained: float
+    bubble_by_phase: dict[str, float] = field(default_factory=dict)
+    """Likewise of a pipeline's bubble, as far as another rank's being late explains it; the schedule has the rest."""
 
 
 def wait_causes(phases: Phases) -> WaitCauses:
     """Each rank's waiting in a step, given to the phases in which the step's busiest rank spent more than it."""
-    wait_ns = phases.phase_ns[:, :, PHASE["wait"]].astype(np.float64)
+    by_phase, unexplained = _explain(phases, "wait")
+    return WaitCauses(by_phase, unexplained, _explain(phases, "bubble", is_bounded=True)[0])
+
+
+def _explain(phases: Phases, waiting: str, *, is_bounded: bool = False) -> tuple[dict[str, float], float]:
+    """Shares by phase, and what is left; bounded, a phase explains no more waiting than it was longer by."""
+    wait_ns = phases.phase_ns[:, :, PHASE[waiting]].astype(np.float64)
     busy_ns = phases.phase_ns[:, :, _BUSY].astype(np.float64)
     slowest = np.argmax(phases.busy_ns, axis=0)
     more_ns = np.maximum(busy_ns[slowest, np.arange(busy_ns.shape[1])][None] - busy_ns, 0)
     total_ns = more_ns.sum(axis=2)
     scale = np.divide(wait_ns, total_ns, out=np.zeros_like(wait_ns), where=total_ns > 0)
+    if is_bounded:
+        scale = np.minimum(scale, 1.0)
     whole_ns = phases.elapsed_ns * len(phases.tables)
     shares = (more_ns * scale[:, :, None]).sum(axis=(0, 1)) / whole_ns
     by_phase = {name: float(share) for name, share in zip(BUSY_PHASES, shares, strict=True)}
-    return WaitCauses(by_phase, max(0.0, float(wait_ns.sum() / whole_ns - shares.sum())))
+    return by_phase, max(0.0, float(wait_ns.sum() / whole_ns - shares.sum()))

@@ -64,6 +64,8 @@ def _ranks_of(measures: Measures, cause: Cause) -> list[RankTime]:
         late = [straggler for straggler in measures.stragglers if straggler.phase == cause.phase]
         always = [straggler for straggler in late if straggler.is_persistent]
         named = {straggler.rank for straggler in always or late[:1]}
+    elif cause.name == "tensor-parallel":
+        named = {straggler.rank for straggler in measures.stragglers if straggler.is_persistent}
     elif cause.name == "serial-phase":
         named = set(measures.serial.ranks)
     elif cause.name.startswith("input-"):

@@ -7,7 +7,7 @@ the shares.
 
 from topout.schema.measures import WaterfallBar
 
-BARS = ("input", "copy", "evaluation", "checkpoint", "wait", "transfer", "other")
+BARS = ("input", "copy", "evaluation", "checkpoint", "bubble", "tensor", "wait", "transfer", "other")
 
 
 def waterfall(shares: dict[str, float]) -> tuple[WaterfallBar, ...]:

@@ -43,6 +43,16 @@ app.command(
 app.command("topout.cli.doctor:doctor", name="doctor", help="Check whether this machine or job is fit.", sort_key=7)
 app.command("topout.cli.hardware:hardware", name="hardware", help="Show what devices can do at most.", sort_key=8)
 app.command(
+    "topout.cli.calibrate:calibrate", name="calibrate", help="Describe a recorded job for simulate.", sort_key=11
+)
+app.command(
+    "topout.cli.simulate:simulate", name="simulate", help="Predict a job on another number of nodes.", sort_key=11
+)
+app.command("topout.cli.plan:plan", name="plan", help="Say how many nodes are worth asking for.", sort_key=12)
+app.command(
+    "topout.cli.reproduce:reproduce", name="reproduce", help="Compute published scaling tables again.", sort_key=12
+)
+app.command(
     "topout.cli.pack:pack", name="pack", help="Pack many small files into few that read at full speed.", sort_key=9
 )
 data = App(name="data", help="Look at, check, mend, convert and unpack packs.", sort_key=10)

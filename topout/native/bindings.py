@@ -1,7 +1,8 @@
 """The compiled library, called through ctypes, which lets go of the interpreter lock for the length of each call.
 
 `library()` is None where it could not be compiled, or where TOPOUT_NATIVE=0 forbids it; callers then take their Python
-twin. Structures mirror topout/native/{records,image}.h. Not for deciding anything: `native_pipeline` does.
+twin. Structures mirror topout/native/{records,image}.h; `native.optimizer` has that of optimizer.h. Not for deciding
+anything: `native_pipeline` does.
 """
 
 import ctypes
@@ -100,6 +101,9 @@ class Library:
         self._worker_new.argtypes, self._worker_new.restype = [], _POINTER
         self._worker_free = library.image_worker_free
         self._worker_free.argtypes, self._worker_free.restype = [_POINTER], None
+        self.optimizer_step = library.optimizer_step
+        self.optimizer_step.argtypes = [_POINTER, _POINTER, ctypes.c_int64, _POINTER]
+        self.optimizer_step.restype = ctypes.c_int64
 
     def crc32c(self, data: bytes | bytearray | memoryview, value: int = 0) -> int:
         if isinstance(data, bytes):

@@ -18,11 +18,12 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 SOURCES = (
     "crc32c.c", "jpeg_header.c", "jpeg_scan.c", "jpeg_dct.c", "jpeg_colour.c", "resample.c", "image.c", "records.c",
-    "batch.c",
+    "batch.c", "optimizer.c",
 )  # fmt: skip
 # no contraction: a fused multiply-add would round otherwise than the Python twin; wrapv: damaged files overflow
 ARITHMETIC = ("-ffp-contract=off", "-fwrapv")
-OPTIONS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *ARITHMETIC)
+# without errno, square roots are taken by lanes
+OPTIONS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-Wno-psabi", *ARITHMETIC)
 _AVX2 = ("-mavx2", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt", "-msse4.2")
 VARIANTS = {
     "x86_64": {

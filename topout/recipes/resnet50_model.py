@@ -50,10 +50,18 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """`depths` blocks in each of four stages, the first of `width` channels, each later one of twice as many."""
 
-    def __init__(self, depths: tuple[int, ...], width: int = 64, num_classes: int = 1000, folded_stem: int = 0) -> None:
+    def __init__(
+        self,
+        depths: tuple[int, ...],
+        width: int = 64,
+        num_classes: int = 1000,
+        folded_stem: int = 0,
+        *,
+        channels: int = 3,
+    ) -> None:
         super().__init__()
         self.folded_stem = folded_stem
-        self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.conv1 = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         inputs = width
         for stage, depth in enumerate(depths):

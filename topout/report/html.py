@@ -18,7 +18,9 @@ from topout.report.sections.advice import findings
 from topout.report.sections.breakdown import waterfall, where_time_goes
 from topout.report.sections.counters import counters
 from topout.report.sections.efficiency import efficiency
+from topout.report.sections.noise_scale import noise_scale
 from topout.report.sections.opening import key_figures, masthead, verdict
+from topout.report.sections.pipeline import pipeline
 from topout.report.sections.setting import environment, not_measured, provenance
 from topout.report.sections.spans import spans
 from topout.report.sections.steps import steps
@@ -37,9 +39,10 @@ def render(analysis: Analysis, series: "Series | None", run: dict[str, Any]) -> 
     """The whole page. Without a series it says so and leaves out what shows single steps."""
     has_steps = series is not None and series.duration_ns.size > 0
     body = [key_figures(analysis), where_time_goes(analysis.measures), waterfall(analysis.measures)]
-    body += [efficiency(analysis.measures), findings(analysis)]
+    body += [pipeline(analysis.measures), efficiency(analysis.measures), findings(analysis)]
     if series is not None:
         body += [timeline(series, analysis.verdict), steps(series), spans(series), counters(series)]
+    body += [noise_scale(analysis.measures)]
     body += [environment(analysis, run), not_measured(analysis, run, has_steps=has_steps)]
     content = "\n".join(part for part in body if part)
     script = "\n".join(_asset(name) for name in SCRIPTS)

@@ -19,6 +19,8 @@ _SENTENCES = {
     "communication-bandwidth": "The network holds this job back: {share} of the time moves data and nothing else.",
     "load-imbalance": "Uneven ranks hold this job back: {share} of the time is spent waiting for the slowest.",
     "serial-phase": "Work that does not train holds this job back: {share} of the time is evaluation or saving.",
+    "pipeline-bubble": "The pipeline holds this job back: {share} of the time stages wait for their neighbours.",
+    "tensor-parallel": "Cut layers hold this job back: {share} of the time ranks wait for tensor-parallel peers.",
 }
 _SERIAL = {
     "evaluation": "Evaluation holds this job back: {share} of the time goes by while no rank trains.",
@@ -36,6 +38,8 @@ _TITLES = {
     "communication-bandwidth": "network bandwidth",
     "load-imbalance": "uneven ranks",
     "serial-phase": "work that does not train",
+    "pipeline-bubble": "the pipeline's bubble",
+    "tensor-parallel": "tensor-parallel peers",
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from topout.report.figures import ranks as ranks_text
+from topout.report.noise_sentence import CAUTION, noise_sentence
 from topout.schema.analysis import Analysis
 from topout.schema.finding import Finding
 from topout.schema.measures import PHASES, Measures, Pop, StepTime, Verdict, Window
@@ -21,7 +22,12 @@ _NUM_EVIDENCE = 3
 _SMALLEST_SHARE = 0.015
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
-_PHASE_COLORS = dict.fromkeys(("forward", "backward", "optimizer"), _GREEN) | {"wait": _RED, "transfer": _YELLOW}
+_PHASE_COLORS = dict.fromkeys(("forward", "backward", "optimizer"), _GREEN) | {
+    "wait": _RED,
+    "transfer": _YELLOW,
+    "bubble": _RED,
+    "tensor": _YELLOW,
+}
 
 
 class _Page:
@@ -62,6 +68,9 @@ def render(analysis: Analysis, *, width: int, color: bool, report: Path | None =
     _add_shares(page, measures)
     if measures.pop is not None and len(measures.ranks) > 1:
         _add_pop(page, measures.pop)
+    if measures.noise_scale is not None:
+        page.head(f"Gradient noise scale {noise_sentence(measures.noise_scale)}")
+        page.wrap(CAUTION, "  ", 2)
     _add_findings(page, analysis.findings)
     page.lines.append("")
     _add_not_measured(page, analysis)

@@ -44,6 +44,14 @@ class Kind(IntEnum):
     """The model changed between training and evaluation; value = 1 training, 0 evaluation."""
     COUNT = 16
     """A quantity the script counted itself with `topout.count`; value = the increment."""
+    SCHEDULE = 17
+    """One run of a pipeline's schedule; name = its class, value = micro-batches, ref = stages of the pipeline."""
+    CHUNK = 18
+    """A stage's work on a micro-batch; name = forward, backward, weight or reduce, value = micro-batch, ref = stage."""
+    NEIGHBOUR = 19
+    """Waiting for activations or gradients of a neighbouring stage."""
+    PEERS = 20
+    """Waiting for a functional collective, as DTensor's; name = operation and group, ref = sequence number in it."""
 
 
 class Flag(IntFlag):

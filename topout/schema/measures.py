@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 ANALYSIS_VERSION = 1
 
 PHASES = (
-    "input", "copy", "forward", "backward", "wait", "transfer", "optimizer", "evaluation", "checkpoint", "other",
+    "input", "copy", "forward", "backward", "bubble", "tensor", "wait", "transfer", "optimizer", "evaluation",
+    "checkpoint", "other",
 )  # fmt: skip
-"""Where a rank's time goes; the shares of one rank add up to 1. `wait` and `transfer` are exposed communication."""
+"""Where a rank's time goes; the shares of one rank add up to 1."""
+COMMUNICATION_PHASES = ("bubble", "tensor", "wait", "transfer")
+"""Exposed communication: a pipeline's bubble, tensor-parallel peers, and all other collectives in two parts."""
 
 VERDICTS = (
     "compute", "memory-bandwidth", "memory-size", "input-iops", "input-bandwidth", "input-decode", "host",
-    "communication-latency", "communication-bandwidth", "load-imbalance", "serial-phase",
+    "communication-latency", "communication-bandwidth", "load-imbalance", "serial-phase", "pipeline-bubble",
+    "tensor-parallel",
 )  # fmt: skip
 
 
@@ -131,6 +135,59 @@ class Communication:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """What the ranks that hold the same stages of a pipeline did; shares of the window, mean over those ranks."""
+
+    stages: tuple[int, ...]
+    ranks: tuple[int, ...]
+    compute_share: float
+    bubble_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A pipeline of `torch.distributed.pipelining`: what its schedule costs, and what uneven stages add."""
+
+    schedule: str
+    """Class of the schedule, such as Schedule1F1B."""
+    num_stages: int
+    num_microbatches: int
+    stages_per_rank: int = 1
+    compute_share: float
+    """Forward and backward."""
+    bubble_share: float
+    """Waiting for neighbouring stages."""
+    schedule_bubble_share: float
+    """The same as a share of the schedule alone (forward, backward, bubble): what the formula is about."""
+    formula_share: float | None = None
+    """What the schedule itself makes unavoidable, with stages of equal work and messages that take no time."""
+    imbalance: float = 1.0
+    """Compute of the slowest stage (of those on one rank) over the mean."""
+    slowest_stage: int | None = None
+    slowest_rank: int | None = None
+    """A rank that holds it; its replicas do the same."""
+    stages: tuple[StageTime, ...] = ()
+    better_microbatches: int | None = None
+    """Micro-batches that would make the bubble small, where they are too few."""
+    better_share: float | None = None
+    """Predicted: the formula's share with so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorParallel:
+    """Tensor-parallel peers: collectives inside forward and backward, which nothing can hide."""
+
+    share: float
+    wait_share: float | None = None
+    """Waiting for a peer that comes late; None where clocks do not allow to tell."""
+    transfer_share: float | None = None
+    num_collectives_per_step: float
+    num_ranks: int | None = None
+    """Of one group of peers; None when the mesh did not say."""
+    spans_hosts: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Straggler:
     """A rank that the others wait for."""
 
@@ -187,6 +244,25 @@ class Compute:
     """Of compute time, the share in operations limited by memory bandwidth; needs --profile."""
     host_share: float | None = None
     """Share of the step in which the device had run dry and the host was still preparing work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """The gradient noise scale at the end of the run and on its way there, in samples; None: without limit."""
+
+    value: float | None
+    low: float
+    high: float | None
+    has_drifted: bool
+    """It changed more than threefold within the last window."""
+    num_samples: int
+    """Sampled steps in the last window."""
+    batch_size: int
+    """Samples of a step, over all ranks."""
+    steps: tuple[int, ...] = ()
+    values: tuple[float | None, ...] = ()
+    lows: tuple[float | None, ...] = ()
+    highs: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +327,13 @@ class Measures:
     device: Device | None = None
     input: Input = field(default_factory=Input)
     communication: Communication = field(default_factory=Communication)
+    pipeline: Pipeline | None = None
+    tensor_parallel: TensorParallel | None = None
     stragglers: tuple[Straggler, ...] = ()
     serial: Serial = field(default_factory=Serial)
     memory: Memory = field(default_factory=Memory)
     compute: Compute = field(default_factory=Compute)
+    noise_scale: NoiseScale | None = None
     environment: Environment = field(default_factory=Environment)
     waterfall: tuple[WaterfallBar, ...] = ()
     not_measured: tuple[str, ...] = ()

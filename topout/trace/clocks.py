@@ -16,6 +16,8 @@ from topout.trace.table import Counter, Int64s, KeyNumbers, RankTable, collectiv
 
 _FEWEST_ENDS = 3
 """Fewer common collectives than this say nothing about two clocks."""
+_DEFAULT_GROUP = "0"
+"""torch's name of the default group."""
 _TO_SIGMA = 1.4826
 """Median absolute deviation of a normal distribution -> its standard deviation."""
 
@@ -77,7 +79,7 @@ def _shifted(table: RankTable, by_ns: int) -> RankTable:
 
 def _collective_ends(table: RankTable, numbers: KeyNumbers) -> tuple[Int64s, Int64s]:
     """Keys and ends: of what the script called itself, and of backward by the last bucket inside it."""
-    called = table.rows(Kind.COLLECTIVE)
+    called = table.rows(Kind.COLLECTIVE, Kind.PEERS)
     backward, arrival = last_arrivals(table)
     keys = [collective_keys(table, called, numbers), collective_keys(table, arrival, numbers, is_arrival=True)]
     return np.concatenate(keys), table.end_ns[np.concatenate([called, backward])]
@@ -91,10 +93,27 @@ def last_arrivals(table: RankTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     is_outer = end_ns > np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end_ns]))[:-1]
     backward, end_ns = backward[is_outer], end_ns[is_outer]
     arrivals = table.rows_of_any_thread(Kind.ARRIVAL)
+    arrivals = arrivals[~_is_awaited(table, arrivals)]
     last = np.searchsorted(table.start_ns[arrivals], end_ns, side="right") - 1
     is_inside = last >= 0
     is_inside[is_inside] = table.start_ns[arrivals[last[is_inside]]] >= table.start_ns[backward[is_inside]]
     return backward[is_inside], arrivals[last[is_inside]]
+
+
+def _is_awaited(table: RankTable, arrivals: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Arrivals in groups whose collectives are waited for one by one: a backward does not end with them."""
+    groups = {table.name(int(row)).partition("@")[2] for row in _one_of_each(table, Kind.PEERS)}
+    if not groups:
+        return np.zeros(len(arrivals), dtype=bool)
+    # the flight recorder names no default group, functional collectives do
+    ids = [number for number, name in enumerate(table.names) if (name.partition("@")[2] or _DEFAULT_GROUP) in groups]
+    return np.isin(table.name_id[arrivals], ids)
+
+
+def _one_of_each(table: RankTable, kind: Kind) -> NDArray[np.intp]:
+    """One row for every name of this kind."""
+    rows = table.rows_of_any_thread(kind)
+    return rows[np.unique(table.name_id[rows], return_index=True)[1]]
 
 
 def _earliest(tables: Sequence[RankTable], ends: Sequence[tuple[Int64s, Int64s]], host: str) -> tuple[Int64s, Int64s]:

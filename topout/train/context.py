@@ -29,6 +29,8 @@ from topout.train.place import Place
 
 if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
+    from topout.train.mesh import Trainer
+    from topout.train.noise_scale import NoiseScale
 
 BUCKETS = ("auto", "default")
 
@@ -146,6 +148,67 @@ class Context:
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
         return made
+
+    def noise_scale(
+        self,
+        *,
+        batch_size: int | None = None,
+        accumulate: int | None = None,
+        every: int = 10,
+        window: int = 50,
+        scaler: Any = None,
+    ) -> "NoiseScale":
+        """Watches the gradient noise scale of what was wrapped (docs/noise-scale.md); `.value` is its estimate.
+
+        `batch_size` is that of one backward on one rank, `accumulate` how many backwards a step has; both are found
+        out where the loader was wrapped and there are several ranks.
+        """
+        from topout.train.noise_scale import NoiseScale
+
+        if "optimizer" not in self._parts or len(self._models) != 1:
+            raise TopoutError(
+                "There is no one model and optimizer whose gradients could be watched.",
+                why=f"{len(self._models)} models were wrapped.",
+                do="ctx.wrap(model, optimizer, loader) first; for several, topout.train.noise_scale.NoiseScale each",
+            )
+        return NoiseScale(
+            self._models[0],
+            self._parts["optimizer"],
+            self.place,
+            batch_size=batch_size,
+            loader=self._parts.get("loader"),
+            accumulate=accumulate,
+            every=every,
+            window=window,
+            scaler=scaler,
+        )
+
+    def hybrid(
+        self,
+        build_model: Callable[[], Any],
+        loss: Callable[[Any, Any], Any],
+        optimizer: Callable[[Any], torch.optim.Optimizer],
+        *,
+        mesh: Any,
+        clip_norm: float | None = None,
+        precision: str | None = None,
+    ) -> "Trainer":
+        """Trains over a mesh of replicas, shards, split layers and stages, which a TOML file describes.
+
+        Where a model fits one device and larger batches still help, `wrap` is simpler and as fast (docs/hybrid.md).
+        """
+        from topout.train.mesh import hybrid
+
+        return hybrid(
+            self.place,
+            build_model,
+            loss,
+            optimizer,
+            mesh=mesh,
+            clip_norm=clip_norm,
+            precision=precision,
+            seed=self.seed,
+        )
 
     def close(self) -> None:
         if self._owns_group and dist.is_initialized():

@@ -30,6 +30,9 @@ SERIAL_PHASES = ("evaluation", "checkpoint")
 
 
 def _is_held_up(measures: Measures) -> bool:
+    # stages of a pipeline may differ (PP02 says so); only who waits in a collective is held up by a rank
+    if measures.pipeline is not None and (_waiting(measures) or 0.0) < 0.05:
+        return False
     return any(
         late.is_persistent and late.excess_share > 0.05 and late.phase not in SERIAL_PHASES
         for late in measures.stragglers
@@ -40,8 +43,17 @@ def _gain(measures: Measures) -> float | None:
     # where clocks do not allow to tell waiting from transfer, the extra time of the late rank is the bound
     if measures.communication.wait_share is None:
         return max(late.excess_share for late in measures.stragglers)
-    waiting = largest_share(measures, "wait")
+    waiting = _waiting(measures)
     return None if waiting is None else waiting - (measures.serial.single_rank_share or 0.0)
+
+
+def _waiting(measures: Measures) -> float | None:
+    """Of the most patient rank; among tensor-parallel peers only the part that is no transfer."""
+    peers = measures.tensor_parallel
+    if peers is None or not peers.share or not peers.wait_share:
+        return largest_share(measures, "wait")
+    tensor = largest_share(measures, "tensor", times=peers.wait_share / peers.share)
+    return max(largest_share(measures, "wait") or 0.0, tensor or 0.0)
 
 
 RULE = Rule(

@@ -19,7 +19,9 @@ _OPERATIONS = (
     "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier",
     "monitored_barrier", "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
+    "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
+"""The last two are what torch 2.13 calls those into a tensor, FSDP2's among them."""
 _POINT_TO_POINT = ("send", "recv")
 _depth = 0
 

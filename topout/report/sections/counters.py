@@ -70,12 +70,12 @@ PANELS = {
     "network_received_bytes": Panel("Network of host, received", _per_second(figures.size), is_of_host=True),
     "network_sent_bytes": Panel("Network of host, sent", _per_second(figures.size), is_of_host=True),
 }
-_FED_ELSEWHERE = "input_samples_"
-"""States of loader workers are evidence for the verdict; as curves they say nothing."""
+_SHOWN_ELSEWHERE = ("input_samples_", "noise_scale_")
+"""States of loader workers are evidence for the verdict; as curves they say nothing. The noise scale has a section."""
 
 
 def counters(series: "Series") -> str:
-    names = {name for rank in series.counters for name in rank if not name.startswith(_FED_ELSEWHERE)}
+    names = {name for rank in series.counters for name in rank if not name.startswith(_SHOWN_ELSEWHERE)}
     order = {name: place for place, name in enumerate(PANELS)}
     charts, flat = [], []
     for name in sorted(names, key=lambda name: (order.get(_plain(name), len(order)), name)):

@@ -7,6 +7,8 @@ MEANING = {
     "copy": "copies from host to device",
     "forward": "the forward pass",
     "backward": "the backward pass, without exposed communication",
+    "bubble": "waiting for a neighbouring stage of the pipeline",
+    "tensor": "waiting for tensor-parallel peers, inside forward and backward",
     "wait": "waiting for a rank that is late",
     "transfer": "moving bytes between ranks with nothing to hide it",
     "optimizer": "the optimizer's step",

@@ -1,0 +1,112 @@
+"""A description made from a recording says what was recorded, and its intervals hold for what was not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.tables import Plan, StepPlan, build_run
+from topout.cli.main import call
+from topout.schema.errors import TopoutError
+from topout.study.calibrate import calibrate
+from topout.study.curve import curve
+from topout.study.description import describe
+from topout.study.job import Job
+from topout.study.step_model import expected_step
+from topout.study.system import System
+
+MS = 1_000_000
+LINK = {
+    "link_class": "between hosts", "operation": "all-reduce", "num_ranks": 2, "alpha_s": 2e-4,
+    "beta_bytes_per_s": 1e9, "beta_interval_bytes_per_s": [0.9e9, 1.1e9],
+}  # fmt: skip
+
+
+def recorded(path, *, num_ranks=4, num_steps=60, forward=20, backward=40, transient=0.05, persistent=0.0, seed=0):
+    random = np.random.default_rng(seed)
+    speeds = 1 + persistent * random.standard_normal(num_ranks)
+    ranks = []
+    for rank in range(num_ranks):
+        paces = speeds[rank] * (1 + transient * random.standard_normal(num_steps))
+        ranks.append(
+            [
+                StepPlan(
+                    forward=int(forward * pace * MS),
+                    backward=int(backward * pace * MS),
+                    optimizer=int(pace * MS),
+                    samples=32,
+                )
+                for pace in paces
+            ]
+        )
+    hosts = [f"n{rank}" for rank in range(num_ranks)]
+    return build_run(path, ranks, Plan(transfer_ns=MS, hosts=hosts)).folder
+
+
+def test_times_and_spread_of_a_recording_are_found_again(tmp_path):
+    found = calibrate(recorded(tmp_path / "run", num_steps=300), {"links": [LINK]})
+    compute = found.job["compute"]
+    assert compute["forward_s"]["value"] == pytest.approx(0.020, rel=0.02)
+    assert compute["backward_s"]["low"] <= 0.040 <= compute["backward_s"]["high"] * 1.01
+    assert compute["transient"]["value"] == pytest.approx(0.05, rel=0.1)
+    assert compute["persistent"]["value"] < 0.01
+    assert found.job["calibrated_nodes"] == 4
+
+
+def test_a_rank_that_is_slower_for_good_is_persistent_spread(tmp_path):
+    found = calibrate(recorded(tmp_path / "run", num_ranks=8, persistent=0.1, transient=0.01, num_steps=50))
+    assert found.job["compute"]["persistent"]["value"] > 5 * found.job["compute"]["transient"]["value"]
+
+
+def test_links_are_the_doctors(tmp_path):
+    found = calibrate(recorded(tmp_path / "run"), {"links": [LINK]})
+    # an all-reduce of two moves each byte once, in two messages
+    assert found.system["between"]["bytes_per_s"] == {"value": 1e9, "low": 0.9e9, "high": 1.1e9}
+    assert found.system["between"]["latency_s"] == 1e-4
+
+
+def test_what_was_not_seen_is_said(tmp_path):
+    notes = calibrate(recorded(tmp_path / "run")).notes
+    assert any("Nobody waited for input" in note for note in notes)
+
+
+def test_few_steps_are_refused(tmp_path):
+    with pytest.raises(TopoutError, match="too few steps"):
+        calibrate(recorded(tmp_path / "run", num_steps=5))
+
+
+def test_intervals_hold_for_numbers_of_nodes_that_were_not_measured(tmp_path):
+    """40 machines whose true step is known, one point each; of an 80 % interval 26 or more hold with 99 in 100."""
+    inside = 0
+    for seed in range(40):
+        random = np.random.default_rng(100 + seed)
+        truth = {"forward": random.uniform(10, 40), "backward": random.uniform(20, 80),
+                 "transient": random.uniform(0.02, 0.1)}  # fmt: skip
+        folder = recorded(tmp_path / f"run{seed}", num_steps=40, seed=seed, **truth)
+        found = calibrate(folder, {"links": [LINK]}, seed=seed)
+        job, system = describe(Job, found.job, "job"), describe(System, found.system, "system")
+        exact = found.job | {"compute": {"forward_s": truth["forward"] / 1e3, "backward_s": truth["backward"] / 1e3,
+                                         "optimizer_s": 1e-3, "transient": truth["transient"]}}  # fmt: skip
+        real = describe(Job, exact, "truth").value
+        (point,) = curve(job, system, [(8, 16, 64, 256)[seed % 4]], seed=seed)
+        inside += point.low <= expected_step(real, system.value, point.nodes).samples_per_s <= point.high
+    assert inside >= 26
+
+
+def test_a_calibration_is_what_simulate_takes(tmp_path, capsys):
+    folder = recorded(tmp_path / "run")
+    (tmp_path / "doctor.json").write_text(json.dumps({"links": [LINK]}))
+    assert call(["calibrate", str(folder.path), "--doctor", str(tmp_path / "doctor.json")]) == 0
+    written = str(folder.path / "calibration.json")
+    assert call(["simulate", written, "--system", written, "--nodes", "1,4,64", "--steps", "20"]) == 0
+    captured = capsys.readouterr()
+    assert "64" in captured.out
+    # sixteen times the four hosts it was recorded on
+    assert "16 times the 4" in captured.err
+
+
+def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, capsys):
+    folder = recorded(tmp_path / "run")
+    (tmp_path / "x.json").write_text("[]")
+    assert call(["calibrate", str(folder.path), "--doctor", str(tmp_path / "x.json")]) == 2
+    assert "no diagnosis" in capsys.readouterr().err

@@ -1,0 +1,112 @@
+"""Descriptions are checked where they are read, and every mistake names its place."""
+
+import numpy as np
+import pytest
+
+from topout.schema.errors import TopoutError
+from topout.study.curve import curve, node_counts
+from topout.study.description import change, get, names, read_job, read_system
+from topout.study.what_if import apply, on_device, slow_ranks
+
+JOB = """
+title = "mine"
+[compute]
+forward_s = 0.1
+backward_s = {value = 0.2, low = 0.1, high = 0.3}
+[gradients]
+bytes = 1e6
+tensors = 10
+[input]
+samples = 32
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", names("systems"))
+def test_every_system_that_comes_along_can_be_read(name):
+    assert read_system(name).value.nodes > 1
+
+
+@pytest.mark.parametrize("name", names("jobs"))
+def test_every_job_that_comes_along_can_be_read(name):
+    assert read_job(name).value.compute.backward_s > 0
+
+
+def test_a_range_is_kept_and_drawn_from(tmp_path):
+    job = read_job(written(tmp_path, JOB))
+    assert job.ranges == {("compute", "backward_s"): (0.1, 0.3)}
+    random = np.random.default_rng(0)
+    drawn = np.array([job.draw(random).compute.backward_s for _ in range(2000)])
+    assert np.mean((drawn > 0.1) & (drawn < 0.3)) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("forward_s = 0.1", "foward_s = 0.1", ["compute.foward_s", "forward_s"]),
+        ("forward_s = 0.1", "", ["compute.forward_s is missing"]),
+        ("forward_s = 0.1", "forward_s = -1", ["compute.forward_s is -1", "above 0"]),
+        ("forward_s = 0.1", "forward_s = '1 s'", ["compute.forward_s", "number"]),
+        ("samples = 32", "samples = 0", ["input.samples is 0", "at least 1"]),
+        ("samples = 32", "samples = 32\nsource = 'locl'", ["input.source = 'locl'", "local"]),
+        ("tensors = 10", "tensors = 1.5", ["gradients.tensors is 1.5", "whole"]),
+        ("low = 0.1, high = 0.3", "low = 0.3, high = 0.1", ["compute.backward_s", "between"]),
+        ("low = 0.1, high = 0.3", "high = 0.3", ["compute.backward_s", "value, low and high"]),
+        ("[compute]", "[compute", ["cannot be read"]),
+    ],
+)
+def test_a_mistake_names_its_place_and_what_would_do(tmp_path, old, new, words):
+    with pytest.raises(TopoutError) as caught:
+        read_job(written(tmp_path, JOB.replace(old, new)))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(TopoutError, match="do   summit"):
+        read_system("sumit")
+
+
+def test_a_what_if_changes_the_job_or_the_system():
+    job, system = read_job("resnet50-v100"), read_system("summit")
+    same_job, changed = apply("between.bytes_per_s=25e9", job, system)
+    assert same_job is job
+    assert changed.value.between.bytes_per_s == 25e9
+    # no longer doubtful
+    assert ("between", "bytes_per_s") not in changed.ranges
+    changed_job, _ = apply("input.source=shared", job, system)
+    assert changed_job.value.input.source == "shared"
+    with pytest.raises(TopoutError, match="groups"):
+        change(job, "gradients.group=3")
+
+
+def test_another_device_scales_by_the_hardware_table():
+    job = read_job("resnet50-v100")
+    swapped = on_device(job, "H200")
+    faster = job.value.compute.backward_s / swapped.value.compute.backward_s
+    # 989 over 125 TFLOP/s and 4.8 over 0.9 TB/s
+    assert faster == pytest.approx((989 / 125 * 4.8 / 0.9) ** 0.5, rel=0.05)
+    low, high = swapped.ranges["compute", "backward_s"]
+    assert low < get(swapped.value, ("compute", "backward_s")) < high
+
+
+@pytest.mark.parametrize("text", ["3", "0x2", "1x0.5", "ax2"])
+def test_slow_ranks_are_a_number_and_a_factor(text):
+    with pytest.raises(TopoutError, match="RANKSxFACTOR"):
+        slow_ranks(text)
+
+
+def test_more_nodes_than_there_are_is_an_error():
+    with pytest.raises(TopoutError, match="4,608"):
+        curve(read_job("resnet50-v100"), read_system("summit"), [9999])
+
+
+@pytest.mark.parametrize("text", ["4..1", "x", "1..", "1,,2"])
+def test_words_that_are_no_node_counts_are_refused(text):
+    with pytest.raises(TopoutError, match="no node counts"):
+        node_counts(text)

@@ -1,0 +1,92 @@
+"""Each law by itself, with numbers that can be checked by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from topout.study.collectives import allreduce_s, halving_s, quickest_s, ring_s, tree_s
+from topout.study.job import Gradients, Input
+from topout.study.negotiation import negotiation_s
+from topout.study.storage import cached_share, samples_per_s
+from topout.study.stragglers import expected_maximum, split_spread
+from topout.study.system import Link, LocalStorage, SharedStorage, System
+
+LINK = Link(latency_s=1e-3, bytes_per_s=1e9)
+SYSTEM = System(
+    title="four a node",
+    nodes=1000,
+    ranks_per_node=4,
+    inside=Link(latency_s=1e-3, bytes_per_s=10e9),
+    between=Link(latency_s=1e-3, bytes_per_s=1e9, links=2),
+    shared_storage=SharedStorage(bytes_per_s=10e9, opens_per_s=50e3, client_bytes_per_s=1e9),
+    local_storage=LocalStorage(bytes_per_s=2e9, bytes=100e9),
+)
+FILES = Input(samples=64, source="shared", sample_bytes=100e3, opens_per_sample=1, dataset_bytes=1e12)
+
+
+def test_a_ring_of_four_moves_one_and_a_half_times_the_bytes():
+    assert ring_s(1e9, 4, 0.0, 1e9) == pytest.approx(1.5)
+    assert ring_s(0, 4, 1e-3, 1e9) == pytest.approx(6e-3)
+
+
+def test_halving_and_trees_need_as_many_messages_as_the_logarithm():
+    assert halving_s(0, 1024, 1e-3, 1e9) == pytest.approx(20e-3)
+    assert tree_s(0, 1024, 1e-3, 1e9) == pytest.approx(20e-3)
+
+
+def test_one_rank_sends_nothing():
+    assert ring_s(1e9, 1, 1e-3, 1e9) == halving_s(1e9, 1, 1e-3, 1e9) == tree_s(1e9, 1, 1e-3, 1e9) == 0
+
+
+def test_the_quickest_is_never_slower_than_the_ring():
+    for num in (2, 3, 8, 100, 4608):
+        assert quickest_s(1e6, num, 1e-5, 1e9) <= ring_s(1e6, num, 1e-5, 1e9)
+
+
+def test_between_nodes_all_links_of_a_node_carry():
+    inside = ring_s(1e9, 4, 1e-3, 10e9)
+    assert allreduce_s(1e9, 1, SYSTEM) == pytest.approx(inside)
+    assert allreduce_s(1e9, 2, SYSTEM) == pytest.approx(inside + 2e-3 + 0.5)
+
+
+def test_a_coordinator_reads_every_tensor_of_every_rank():
+    gradients = Gradients(bytes=1e6, tensors=161, negotiation="coordinator", message_s=1e-6)
+    assert negotiation_s(gradients, 100, SYSTEM) == pytest.approx(400 * 161e-6)
+    bits = negotiation_s(replace(gradients, negotiation="bitvector"), 100, SYSTEM)
+    assert bits == pytest.approx(9 * (1e-3 + 161 / 8 / 1e9))
+    assert negotiation_s(replace(gradients, negotiation="none"), 100, SYSTEM) == 0
+
+
+def test_the_expected_maximum_is_that_of_drawn_numbers():
+    random = np.random.default_rng(0)
+    for num in (8, 64, 1000):
+        drawn = random.standard_normal((2000, num)).max(axis=1).mean()
+        assert expected_maximum(num) == pytest.approx(drawn, rel=0.02)
+    assert expected_maximum(1) == 0
+
+
+def test_spread_between_ranks_is_told_from_spread_between_steps():
+    random = np.random.default_rng(1)
+    ranks = 1 + 0.05 * random.standard_normal((200, 1))
+    persistent, transient = split_spread(ranks * (1 + 0.02 * random.standard_normal((200, 400))))
+    assert persistent == pytest.approx(0.05, rel=0.15)
+    assert transient == pytest.approx(0.02, rel=0.05)
+
+
+def test_one_node_reads_what_a_client_can_and_many_what_the_servers_can():
+    assert samples_per_s(FILES, 1, SYSTEM) == pytest.approx(1e9 / 100e3, rel=0.01)
+    # 50,000 opens a second are fewer than 10 GB/s of files of 100 KB
+    assert samples_per_s(FILES, 500, SYSTEM) * 500 == pytest.approx(50e3, rel=0.01)
+
+
+def test_processors_can_be_the_limit():
+    assert samples_per_s(replace(FILES, loader_samples_per_s=100), 1, SYSTEM) == 400
+
+
+def test_a_cache_grows_with_the_nodes_until_it_holds_all():
+    assert cached_share(FILES, 1, SYSTEM) == pytest.approx(0.1)
+    assert cached_share(FILES, 10, SYSTEM) == cached_share(FILES, 20, SYSTEM) == 1
+    cached = replace(FILES, source="cached")
+    # each of ten nodes reads faster than one alone: faster than linear
+    assert samples_per_s(cached, 10, SYSTEM) > 1.5 * samples_per_s(cached, 1, SYSTEM)

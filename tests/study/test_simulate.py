@@ -1,0 +1,89 @@
+"""Steps taken one by one agree with the closed form, and do what each cause must."""
+
+from dataclasses import replace
+
+import pytest
+
+from topout.study.curve import curve, node_counts, warnings
+from topout.study.description import Ranged, put, read_job, read_system
+from topout.study.simulate import Slow, simulate
+from topout.study.step_model import expected_step
+
+JOB = read_job("resnet50-v100").value
+SUMMIT = read_system("summit").value
+
+
+@pytest.mark.parametrize("nodes", [1, 16, 128, 1024, 4608])
+def test_simulated_and_expected_steps_agree_to_half_a_per_cent(nodes):
+    found = simulate(JOB, SUMMIT, nodes).step
+    assert found.seconds == pytest.approx(expected_step(JOB, SUMMIT, nodes).seconds, rel=0.005)
+
+
+def test_parts_add_up_to_the_step():
+    step = simulate(JOB, SUMMIT, 64).step
+    assert step.seconds == pytest.approx(sum(step.parts.values()))
+    assert step.samples_per_s == pytest.approx(64 * 6 * 256 / step.seconds)
+    assert min(step.parts.values()) >= 0
+
+
+def test_storage_that_serves_a_quarter_holds_training_to_a_quarter():
+    job = put(put(JOB, ("input", "source"), "shared"), ("input", "sample_bytes"), 3 * 224 * 224 * 4)
+    step = simulate(job, SUMMIT, 4608).step
+    served = 2.5e12 / (3 * 224 * 224 * 4)
+    assert step.samples_per_s == pytest.approx(served, rel=0.01)
+    assert step.seconds == pytest.approx(expected_step(job, SUMMIT, 4608).seconds, rel=0.005)
+
+
+def test_one_slow_rank_of_thousands_slows_all_of_them():
+    job = put(JOB, ("compute", "transient"), 0.0)
+    alone = simulate(job, SUMMIT, 1024).step.seconds
+    assert simulate(job, SUMMIT, 1024, slow=Slow(1, 1.5)).step.seconds == pytest.approx(1.5 * alone, rel=0.01)
+
+
+def test_prefetching_hides_spread_of_input_but_no_lack_of_it():
+    job = replace(JOB, compute=replace(JOB.compute, transient=0.0))
+    quick = put(put(job, ("input", "spread"), 0.3), ("input", "loader_samples_per_s"), 1000.0)
+    assert simulate(quick, SUMMIT, 1).step.parts["input"] < 0.02 * simulate(quick, SUMMIT, 1).step.seconds
+    slow = put(job, ("input", "loader_samples_per_s"), 500.0)
+    assert simulate(slow, SUMMIT, 1).step.samples_per_s == pytest.approx(6 * 500, rel=0.01)
+
+
+def test_a_serial_evaluation_weighs_more_with_every_node():
+    job = put(JOB, ("evaluation",), replace(JOB.evaluation, samples=50_000, samples_per_s=1000, every_steps=100))
+    sharded = [expected_step(job, SUMMIT, nodes).parts["evaluation"] for nodes in (1, 10)]
+    serial_job = put(job, ("evaluation", "is_sharded"), False)
+    serial = [expected_step(serial_job, SUMMIT, nodes).parts["evaluation"] for nodes in (1, 10)]
+    assert sharded[1] == pytest.approx(sharded[0] / 10)
+    assert serial == [0.5, 0.5]
+
+
+def test_checkpoints_and_failures_cost_what_arithmetic_says():
+    job = put(JOB, ("checkpoint",), replace(JOB.checkpoint, bytes=1e9, every_steps=100, bytes_per_s=1e9))
+    assert expected_step(job, SUMMIT, 1).parts["checkpoint"] == pytest.approx(0.01)
+    job = put(job, ("failures",), replace(JOB.failures, node_hours=1000.0, restart_s=60.0))
+    step = expected_step(job, SUMMIT, 100)
+    whole = step.seconds - step.parts["failures"]
+    assert step.parts["failures"] == pytest.approx(whole * (60 + 50 * whole) * 100 / 3.6e6)
+    assert expected_step(put(job, ("checkpoint", "is_blocking"), False), SUMMIT, 1).parts["checkpoint"] == 0
+
+
+def test_an_interval_is_as_wide_as_the_ranges_make_it():
+    plain = Ranged(JOB, {})
+    point = curve(plain, Ranged(SUMMIT, {}), [16], steps=20)[0]
+    assert point.low == point.high == point.samples_per_s
+    wide = Ranged(JOB, {("compute", "backward_s"): (0.9 * JOB.compute.backward_s, 1.1 * JOB.compute.backward_s)})
+    point = curve(wide, Ranged(SUMMIT, {}), [16], steps=20)[0]
+    # two thirds of the step vary by a tenth
+    assert point.high / point.samples_per_s - 1 == pytest.approx(0.067, abs=0.015)
+    assert 1 - point.low / point.samples_per_s == pytest.approx(0.063, abs=0.015)
+
+
+def test_far_beyond_what_was_measured_there_is_a_warning():
+    job, system = read_job("resnet50-1080ti"), read_system("summit")
+    assert any("16" in line for line in warnings(job, system, [128]))
+    assert not any("times" in line for line in warnings(job, system, [64]))
+
+
+def test_node_counts_are_lists_or_powers_of_two():
+    assert node_counts("1..6") == [1, 2, 4, 6]
+    assert node_counts("3,5") == [3, 5]

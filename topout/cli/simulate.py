@@ -1,0 +1,96 @@
+"""`topout simulate`: what a job would do on another number of nodes, or on another machine."""
+
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from topout.report.json_report import encode
+from topout.schema.errors import ExitCode
+from topout.study.curve import Point, curve, node_counts, warnings
+from topout.study.description import read_job, read_system
+from topout.study.step_model import PARTS
+from topout.study.what_if import apply, on_device, slow_ranks
+
+SIMULATE_VERSION = 1
+
+
+def simulate(
+    job: str,
+    /,
+    *,
+    system: str,
+    nodes: str = "1..16",
+    what_if: Annotated[list[str] | None, Parameter(negative="")] = None,
+    device: str | None = None,
+    slow: str | None = None,
+    steps: int = 200,
+    seed: int = 0,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Predict seconds and samples a second of a job on a system, with 80 % intervals.
+
+    Parameters
+    ----------
+    job
+        A job of topout's, such as resnet50-v100, or a .toml or .json file.
+    system
+        A system of topout's, such as summit, or a .toml file.
+    nodes
+        16, or 1,2,4, or 1..4608 for powers of two up to there.
+    what_if
+        A changed value, such as input.source=shared or between.bytes_per_s=25e9; may be given several times.
+    device
+        Another device of `topout hardware`.
+    slow
+        Ranks that are slower for good, such as 1x1.5.
+    steps
+        Steps to simulate at each point.
+    seed
+        Of the random numbers.
+    json
+        Print all of it as JSON.
+    """
+    plain_job, plain_system = read_job(job), read_system(system)
+    asked_job, asked_system = plain_job, plain_system
+    for assignment in what_if or []:
+        asked_job, asked_system = apply(assignment, asked_job, asked_system)
+    if device is not None:
+        asked_job = on_device(asked_job, device)
+    counts = node_counts(nodes)
+    slowed = slow_ranks(slow) if slow is not None else None
+    points = curve(asked_job, asked_system, counts, steps=steps, seed=seed, slow=slowed)
+    is_changed = bool(what_if or device or slow)
+    within = [count for count in counts if count <= plain_system.value.nodes]
+    before = curve(plain_job, plain_system, within, steps=steps, seed=seed) if is_changed and within else []
+    if json:
+        rows = [{**asdict(point), "step_s": point.step.seconds} for point in points]
+        sys.stdout.write(encode({"version": SIMULATE_VERSION, "points": rows, "before": [asdict(p) for p in before]}))
+    else:
+        print(f"{asked_job.value.title} on {asked_system.value.title}\n")
+        print(_table(points, before))
+    for line in warnings(asked_job, asked_system, counts):
+        print(f"Note    {line}", file=sys.stderr)
+    return ExitCode.FINE
+
+
+def _table(points: list[Point], before: list[Point]) -> str:
+    shown = [part for part in PARTS if any(point.step.parts[part] >= 0.0005 * point.step.seconds for point in points)]
+    old = {point.nodes: point.samples_per_s for point in before}
+    lines = [
+        f"{'nodes':>6} {'ranks':>8} {'step ms':>9} {'samples/s':>11} {'80 % interval':>27} {'eff.':>5}"
+        + (f" {'change':>7}" if before else "")
+        + "".join(f" {part:>{max(6, len(part))}}" for part in shown)
+    ]
+    for point in points:
+        change = ""
+        if before:
+            ratio = f"x{point.samples_per_s / old[point.nodes]:.2f}" if point.nodes in old else ""
+            change = f" {ratio:>7}"
+        shares = "".join(f" {point.step.parts[part] / point.step.seconds:>{max(6, len(part))}.1%}" for part in shown)
+        lines.append(
+            f"{point.nodes:>6,} {point.ranks:>8,} {point.step.seconds * 1e3:>9,.1f} {point.samples_per_s:>11,.0f} "
+            f"{f'{point.low:,.0f} to {point.high:,.0f}':>27} {point.efficiency:>5.2f}{change}{shares}"
+        )
+    return "\n".join(lines)

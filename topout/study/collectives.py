@@ -1,0 +1,47 @@
+"""How long an all-reduce takes between ranks that are joined by links of known latency and bandwidth.
+
+    ring             2 (n-1) a + 2 (n-1)/n S b
+    halving          2 ceil(log2 n) a + 2 (n-1)/n S b               (Rabenseifner)
+    tree             2 d a + 2 S b + 2 (d-1) c b,  d = ceil(log2 n)   (double binary tree, pipelined by chunks of c)
+    hierarchical     inside nodes by ring, between nodes by the best of the three, over all links of a node
+
+S bytes, n ranks, a seconds a message, b seconds a byte. Libraries switch between algorithms by size; so does
+`quickest`. Not for messages so small that the protocol changes, nor for a network whose middle is narrower than its
+edges.
+"""
+
+from math import ceil, log2
+
+from topout.study.system import Link, System
+
+CHUNK_BYTES = 512 * 1024
+
+
+def ring_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:
+    return 0.0 if num < 2 else 2 * (num - 1) * latency_s + 2 * (num - 1) / num * size / bytes_per_s
+
+
+def halving_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:
+    return 0.0 if num < 2 else 2 * ceil(log2(num)) * latency_s + 2 * (num - 1) / num * size / bytes_per_s
+
+
+def tree_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:
+    if num < 2:
+        return 0.0
+    depth = ceil(log2(num))
+    return 2 * depth * latency_s + 2 * (size + (depth - 1) * min(CHUNK_BYTES, size / 2)) / bytes_per_s
+
+
+def quickest_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:
+    return min(algorithm(size, num, latency_s, bytes_per_s) for algorithm in (ring_s, halving_s, tree_s))
+
+
+def allreduce_s(size: float, nodes: int, system: System) -> float:
+    """Hierarchical: each byte crosses between nodes once for a node."""
+    ranks = system.ranks_per_node
+    inside = 0.0 if ranks < 2 else ring_s(size, ranks, system.inside.latency_s, system.inside.bytes_per_s)
+    return inside + quickest_s(size, nodes, system.between.latency_s, _together(system.between))
+
+
+def _together(link: Link) -> float:
+    return link.bytes_per_s * link.links

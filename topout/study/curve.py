@@ -1,0 +1,124 @@
+"""Throughput over nodes, each point simulated, with its 80 % interval and where the time of a step goes.
+
+The interval comes of the ranges in the descriptions: many descriptions that they allow are drawn, and the step of each
+is computed in closed form. Numbers without a range add nothing to it, so a description without ranges has an interval
+that is too narrow; it says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topout.schema.errors import TopoutError
+from topout.study.description import Ranged
+from topout.study.job import Job
+from topout.study.simulate import Slow, simulate
+from topout.study.step_model import Step, expected_step
+from topout.study.system import System
+
+DRAWS = 200
+MODEL_ERROR = 0.005
+"""What the model itself is off by, though every number were exact: simulation and closed form differ by as much."""
+FAR = 4
+"""So many times beyond the calibrated nodes a prediction is an extrapolation that deserves a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    nodes: int
+    ranks: int
+    step: Step
+    samples_per_s: float
+    low: float
+    high: float
+    efficiency: float
+    """Against one node."""
+
+
+def curve(
+    job: Ranged[Job],
+    system: Ranged[System],
+    nodes: Sequence[int],
+    *,
+    steps: int = 200,
+    seed: int = 0,
+    slow: Slow | None = None,
+) -> list[Point]:
+    check_nodes(nodes, system.value)
+    one = simulate(job.value, system.value, 1, steps=steps, seed=seed).step.samples_per_s
+    random = np.random.default_rng(seed)
+    drawn = [(job.draw(random), system.draw(random)) for _ in range(DRAWS)] if job.ranges or system.ranges else []
+    points = []
+    for count in nodes:
+        step = simulate(job.value, system.value, count, steps=steps, seed=seed, slow=slow).step
+        low, high = interval(step, job.value, system.value, count, drawn)
+        points.append(
+            Point(
+                nodes=count,
+                ranks=count * system.value.ranks_per_node,
+                step=step,
+                samples_per_s=step.samples_per_s,
+                low=low,
+                high=high,
+                efficiency=step.samples_per_s / count / one,
+            )
+        )
+    return points
+
+
+def interval(
+    step: Step, job: Job, system: System, nodes: int, drawn: Sequence[tuple[Job, System]]
+) -> tuple[float, float]:
+    """Around what was simulated: how far the drawn ones lie from the expected one."""
+    if not drawn:
+        return step.samples_per_s, step.samples_per_s
+    expected = expected_step(job, system, nodes).samples_per_s
+    rates = [expected_step(one, other, nodes).samples_per_s / expected for one, other in drawn]
+    below, above = 1 - float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.9)) - 1
+    return (
+        step.samples_per_s * (1 - float(np.hypot(below, MODEL_ERROR))),
+        step.samples_per_s * (1 + float(np.hypot(above, MODEL_ERROR))),
+    )
+
+
+def check_nodes(nodes: Sequence[int], system: System) -> None:
+    if min(nodes) < 1:
+        raise TopoutError(f"{min(nodes)} nodes are none.", why="A job runs on one at least.", do="--nodes 1..16")
+    if max(nodes) > system.nodes:
+        raise TopoutError(
+            f"{max(nodes):,} nodes are more than {system.title} has.",
+            why=f"It has {system.nodes:,}.",
+            do=f"--nodes 1..{system.nodes}, or --what-if nodes={max(nodes)} for a larger one of the kind",
+        )
+
+
+def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int]) -> list[str]:
+    found = []
+    known = job.value.calibrated_nodes
+    if known and max(nodes) > FAR * known:
+        found.append(
+            f"{max(nodes):,} nodes are {max(nodes) / known:.0f} times the {known:,} that the job's numbers come from; "
+            f"beyond {FAR} times, take the interval for too narrow."
+        )
+    if not known:
+        found.append("The job does not say on how many nodes its numbers were measured (calibrated_nodes).")
+    if not job.ranges and not system.ranges:
+        found.append("No number has a range, so there is no interval; write {value, low, high} for those you doubt.")
+    return found
+
+
+def node_counts(text: str) -> list[int]:
+    """`1,2,4`, `16`, or `1..4608`: powers of two and the last."""
+    try:
+        if ".." in text:
+            first, last = (int(part) for part in text.split(".."))
+            powers = [2**power for power in range(31) if first <= 2**power <= last]
+            return sorted({first, *powers, last}) if first <= last else _refuse(text)
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        return _refuse(text)
+
+
+def _refuse(text: str) -> list[int]:
+    raise TopoutError(f"{text!r} are no node counts.", why="They are 16, or 1,2,4, or 1..64.", do="--nodes 1..64")

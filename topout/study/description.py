@@ -1,0 +1,216 @@
+"""Systems and jobs out of TOML or JSON, checked; and the ranges of their numbers, to draw from.
+
+    latency_s = 3e-6
+    latency_s = {value = 3e-6, low = 2e-6, high = 5e-6}      # an 80 % range
+
+A misspelt key, a wrong kind or an impossible value is an error that names the place and the nearest valid word.
+"""
+
+import json
+import tomllib
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import numpy as np
+
+from topout.schema.errors import TopoutError
+from topout.study.job import Job
+from topout.study.system import System
+
+Described = TypeVar("Described")
+NORMAL_TENTH = 1.2815515655446004
+"""So many standard deviations above the mean lies the upper tenth of a normal distribution."""
+_WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
+_AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "prefetch")
+_ABOVE_ZERO = ("latency_s", "forward_s", "backward_s", "links", "sharpness")
+_SHARES = ("first_ready",)
+
+
+@dataclass(frozen=True)
+class Ranged(Generic[Described]):
+    """A description and the 80 % ranges of those of its numbers that are not known exactly."""
+
+    value: Described
+    ranges: dict[tuple[str, ...], tuple[float, float]]
+
+    def draw(self, random: np.random.Generator) -> Described:
+        """One that the ranges allow: each number normal on both sides of its value.
+
+        Seconds of one table go up and down together: a rank that is slow forward is slow backward.
+        """
+        drawn = self.value
+        together: dict[tuple[str, ...], float] = {}
+        for path, (low, high) in self.ranges.items():
+            value = get(self.value, path)
+            kin = path[:-1] if path[-1].endswith("_s") and not path[-1].endswith("per_s") else path
+            deviation = together.setdefault(kin, random.standard_normal())
+            side = (high - value) if deviation > 0 else (value - low)
+            drawn = put(drawn, path, max(value + deviation * side / NORMAL_TENTH, min(low, value) * 0.1, 0.0))
+        return drawn
+
+
+def read_system(name_or_path: str) -> Ranged[System]:
+    return _read(System, name_or_path, "systems")
+
+
+def read_job(name_or_path: str) -> Ranged[Job]:
+    return _read(Job, name_or_path, "jobs")
+
+
+def names(folder: str) -> list[str]:
+    """Of what comes with topout."""
+    return sorted(entry.name.removesuffix(".toml") for entry in files("topout.study").joinpath(folder).iterdir()
+                  if entry.name.endswith(".toml"))  # fmt: skip
+
+
+def get(description: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        description = getattr(description, part)
+    return description
+
+
+def put(description: Any, path: tuple[str, ...], value: Any) -> Any:
+    """The same with one value changed."""
+    head, *rest = path
+    inner = put(getattr(description, head), tuple(rest), value) if rest else value
+    return replace(description, **{head: inner})
+
+
+def describe(kind: type[Described], table: dict[str, Any], where: str) -> Ranged[Described]:
+    reader = _Reader(where)
+    return Ranged(reader.build(kind, table, ()), reader.ranges)
+
+
+def change(described: Ranged[Described], assignment: str) -> Ranged[Described]:
+    """`between.bytes_per_s=25e9`: what a what-if says."""
+    name, is_given, text = assignment.partition("=")
+    path = tuple(name.strip().split("."))
+    if not is_given:
+        raise TopoutError(
+            f"{assignment!r} changes nothing.", why="A change is NAME=VALUE.", do="between.bytes_per_s=25e9"
+        )
+    table: Any = _plain_value(text.strip())
+    for part in reversed(path):
+        table = {part: table}
+    built = _Reader(assignment).build(type(described.value), table, (), onto=described.value)
+    return Ranged(built, {other: known for other, known in described.ranges.items() if other != path})
+
+
+def _plain_value(text: str) -> bool | float | str:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Described]:
+    path = Path(name_or_path)
+    if path.suffix not in (".toml", ".json"):
+        if name_or_path not in names(folder):
+            raise _unknown(f"{folder[:-1]} {name_or_path!r}", name_or_path, names(folder), "or a path to a .toml file")
+        text = files("topout.study").joinpath(folder, f"{name_or_path}.toml").read_text("utf-8")
+        return describe(kind, tomllib.loads(text), name_or_path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the place that it names") from error
+    return describe(kind, table.get(folder[:-1], table) if isinstance(table, dict) else table, str(path))
+
+
+class _Reader:
+    """Builds one description; `ranges` fills up meanwhile."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.ranges: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def build(self, kind: Any, table: Any, path: tuple[str, ...], onto: Any = None) -> Any:
+        if not isinstance(table, dict):
+            raise TopoutError(f"{self._place(path)} is {table!r}.", why="It is a table.", do=f"[{'.'.join(path)}]")
+        known = {entry.name: entry for entry in fields(kind)}
+        for key in table:
+            if key not in known:
+                raise _unknown(self._place((*path, key)), key, list(known), "no such key")
+        hints = get_type_hints(kind)
+        values = {}
+        for key, entry in known.items():
+            at = (*path, key)
+            if key in table:
+                inner = None if onto is None else getattr(onto, key)
+                is_table = is_dataclass(hints[key])
+                values[key] = (
+                    self.build(hints[key], table[key], at, inner)
+                    if is_table
+                    else self._leaf(hints[key], table[key], at)
+                )
+            elif onto is None and _is_needed(entry):
+                raise TopoutError(f"{self._place(at)} is missing.", why="It has no default.", do=f"add {key} = …")
+        return kind(**values) if onto is None else replace(onto, **values)
+
+    def _place(self, path: tuple[str, ...]) -> str:
+        return f"{self._where}: {'.'.join(path)}" if path else self._where
+
+    def _leaf(self, kind: type, value: Any, path: tuple[str, ...]) -> Any:
+        place = self._place(path)
+        if kind in (float, int):
+            return _checked_number(kind, self._without_range(value, path), place, path[-1])
+        if not isinstance(value, kind):
+            kinds = "true or false" if kind is bool else "a text"
+            raise TopoutError(f"{place} is {value!r}.", why=f"It is {kinds}.", do="see docs/simulate.md")
+        if len(path) > 1 and path[-1] in _WORDS and value not in _WORDS[path[-1]]:
+            raise _unknown(f"{place} = {value!r}", str(value), list(_WORDS[path[-1]]), "no such word")
+        return value
+
+    def _without_range(self, value: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(value, dict):
+            return value
+        place = self._place(path)
+        if set(value) != {"value", "low", "high"} or not all(map(_is_number, value.values())):
+            raise TopoutError(
+                f"{place} is {value}.", why="A range is value, low and high.", do="{value = 3, low = 2, high = 5}"
+            )
+        if not value["low"] <= value["value"] <= value["high"]:
+            raise TopoutError(f"{place} is {value}.", why="value lies between low and high.", do="order the three")
+        self.ranges[path] = (float(value["low"]), float(value["high"]))
+        return value["value"]
+
+
+def _is_needed(entry: Field[Any]) -> bool:
+    return entry.default is MISSING and entry.default_factory is MISSING
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _checked_number(kind: type, value: Any, place: str, name: str) -> float | int:
+    if not _is_number(value) or not np.isfinite(value):
+        raise TopoutError(f"{place} is {value!r}.", why="It is a number.", do="SI units: 25e9, not '25 GB/s'")
+    whole = int(value)
+    if kind is int and whole != value:
+        raise TopoutError(f"{place} is {value}.", why="It is a whole number.", do=f"{whole} or {whole + 1}")
+    limits = [
+        (name in _AT_LEAST_ONE, value >= 1, "at least 1"),
+        (name in _ABOVE_ZERO, value > 0, "above 0"),
+        (name in _SHARES, 0 <= value <= 1, "between 0 and 1"),
+        (True, value >= 0, "not negative"),
+    ]
+    for applies, holds, words in limits:
+        if applies and not holds:
+            raise TopoutError(f"{place} is {value}.", why=f"It is {words}.", do="mend the value")
+    return whole if kind is int else float(value)
+
+
+def _unknown(place: str, word: str, known: list[str], why: str) -> TopoutError:
+    near = get_close_matches(word, known, 1)
+    return TopoutError(
+        f"{place} is not known.",
+        why=f"There are {', '.join(known)}; {why}.",
+        do=near[0] if near else "choose one of them",
+    )

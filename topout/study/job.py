@@ -1,0 +1,93 @@
+"""A training job as a scaling model sees it: one step on one rank, and what goes on around it.
+
+Read from TOML (`jobs/`, or your own file) or from what `topout calibrate` wrote; every number may be
+`{value, low, high}`, an 80 % range.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Seconds of one rank that waits for nobody."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float = 0.0
+    persistent: float = 0.0
+    """Spread between ranks that stays: some are slower for good. Relative to the step."""
+    transient: float = 0.0
+    """Spread between steps of one rank, relative to the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    bytes: float
+    tensors: int
+    groups: int = 8
+    """In how many parts they travel, of equal size."""
+    first_ready: float = 0.2
+    """Share of backward after which the first group is complete; the last is at the end."""
+    overlaps: bool = True
+    """Whether groups travel while backward goes on."""
+    negotiation: str = "none"
+    """`none` (DDP), `coordinator` (Horovod without cache) or `bitvector`."""
+    message_s: float = 0.0
+    """What a coordinator needs for one tensor of one rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    samples: int
+    """A batch of one rank."""
+    source: str = "none"
+    """`none`, `shared`, `local` or `cached`: as much on local storage as it holds, the rest shared."""
+    sample_bytes: float = 0.0
+    opens_per_sample: float = 0.0
+    dataset_bytes: float = 0.0
+    loader_samples_per_s: float = 0.0
+    """What the processors of one rank can prepare; zero: no limit."""
+    spread: float = 0.0
+    """Between batches of one node, relative."""
+    prefetch: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    samples: int = 0
+    samples_per_s: float = 0.0
+    """Of one rank."""
+    every_steps: int = 0
+    is_sharded: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    bytes: float = 0.0
+    every_steps: int = 0
+    is_blocking: bool = True
+    bytes_per_s: float = 0.0
+    """At which it is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    node_hours: float = 0.0
+    """Between two failures of one node; zero: they do not fail."""
+    restart_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    title: str
+    source: str = ""
+    device: str = ""
+    """What `compute` was measured on, a name of `topout hardware`."""
+    calibrated_nodes: int = 0
+    """On how many at most its numbers were measured or fitted; zero: not known."""
+    compute: Compute
+    gradients: Gradients
+    input: Input
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    failures: Failures = field(default_factory=Failures)

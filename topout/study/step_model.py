@@ -1,0 +1,111 @@
+"""Seconds of a step and where they go, in closed form: the expected slowest rank, groups one after another.
+
+    ready_i  = forward + backward r_i, of the slowest rank
+    agreed_i = max(agreed_{i-1}, ready_i) + negotiation / groups
+    there_i  = max(there_{i-1}, agreed_i) + all-reduce of group i
+
+The step ends when the slowest rank has ended backward and the last group is there; or, where input is the bottleneck,
+when the next batch is. `simulate` takes the same steps one by one; the two agree to half a per cent where input does
+not vary.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.study.collectives import allreduce_s
+from topout.study.job import Gradients, Job
+from topout.study.negotiation import negotiation_s
+from topout.study.storage import samples_per_s
+from topout.study.stragglers import expected_maximum
+from topout.study.system import System
+
+PARTS = ("compute", "stragglers", "negotiation", "communication", "input", "evaluation", "checkpoint", "failures")
+
+
+@dataclass(frozen=True)
+class Step:
+    """Mean seconds of a step by part; they add up."""
+
+    parts: dict[str, float]
+    samples: int
+    """Of all ranks."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds
+
+
+def expected_step(job: Job, system: System, nodes: int) -> Step:
+    ranks = nodes * system.ranks_per_node
+    compute = job.compute
+    spread = float(np.hypot(compute.persistent, compute.transient))
+    slowest = 1 + spread * expected_maximum(ranks)
+    alone = compute.forward_s + compute.backward_s + compute.optimizer_s
+    agreeing, travelling = exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes,
+                                     system)  # fmt: skip
+    busy = alone * slowest + agreeing + travelling
+    batch_s = job.input.samples * system.ranks_per_node / samples_per_s(job.input, nodes, system)
+    parts = {
+        "compute": alone,
+        "stragglers": alone * (slowest - 1),
+        "negotiation": agreeing,
+        "communication": travelling,
+        "input": max(0.0, batch_s - busy),
+    }
+    return Step(parts | around(job, sum(parts.values()), nodes, ranks), ranks * job.input.samples)
+
+
+def exposed_s(
+    gradients: Gradients, forward_s: float, backward_s: float, nodes: int, system: System
+) -> tuple[float, float]:
+    """What negotiation and all-reduce add to the end of backward."""
+    each_s = allreduce_s(gradients.bytes / gradients.groups, nodes, system)
+    agreeing_s = negotiation_s(gradients, nodes, system) / gradients.groups
+    there = last_group_s(forward_s + backward_s * ready(gradients), each_s, agreeing_s)
+    without = last_group_s(forward_s + backward_s * ready(gradients), each_s, 0.0)
+    end = forward_s + backward_s
+    travelling = max(0.0, without - end)
+    return max(0.0, there - end) - travelling, travelling
+
+
+def ready(gradients: Gradients) -> NDArray[np.float64]:
+    """Share of backward after which each group is complete."""
+    if not gradients.overlaps:
+        return np.ones(gradients.groups)
+    if gradients.groups == 1:
+        return np.ones(1)
+    return np.linspace(gradients.first_ready, 1, gradients.groups)
+
+
+def last_group_s(ready_s: NDArray[np.float64], each_s: float, agreeing_s: float) -> float:
+    agreed = there = -inf
+    for moment in ready_s:
+        agreed = max(agreed, float(moment)) + agreeing_s
+        there = max(there, agreed) + each_s
+    return there
+
+
+def around(job: Job, step_s: float, nodes: int, ranks: int) -> dict[str, float]:
+    """What evaluation, checkpoints and failures add to a mean step.
+
+    A failure costs the restart and half of what lies between two checkpoints (Young's first order).
+    """
+    evaluation, checkpoint, failures = job.evaluation, job.checkpoint, job.failures
+    evaluating = saving = failing = 0.0
+    if evaluation.every_steps and evaluation.samples_per_s:
+        together = evaluation.samples_per_s * (ranks if evaluation.is_sharded else 1)
+        evaluating = evaluation.samples / together / evaluation.every_steps
+    if checkpoint.every_steps and checkpoint.is_blocking and checkpoint.bytes_per_s:
+        saving = checkpoint.bytes / checkpoint.bytes_per_s / checkpoint.every_steps
+    if failures.node_hours:
+        whole_s = step_s + evaluating + saving
+        lost_s = failures.restart_s + whole_s * checkpoint.every_steps / 2
+        failing = whole_s * lost_s * nodes / (failures.node_hours * 3600)
+    return {"evaluation": evaluating, "checkpoint": saving, "failures": failing}
