@@ -11,7 +11,6 @@ its interval a bootstrap over those steps. Zero-bubble schedules are shown witho
 
 import argparse
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -107,7 +106,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--machine", default=platform.node() or "machine")
+    parser.add_argument("--machine", default=f"{os.cpu_count()}-cores")
     parser.add_argument("--out")
     args = parser.parse_args()
     measured = defaultdict(list)
@@ -122,7 +121,8 @@ def main():
     text = table(measured)
     print(text)
     if args.out:
-        about = f"`python benchmarks/pipeline.py --rounds {args.rounds} --steps {args.steps}` on {args.machine}."
+        words = f"--rounds {args.rounds} --steps {args.steps}"
+        about = f"`python benchmarks/pipeline.py {words}` on {args.machine}, {date.today()}."
         path = Path(args.out, f"{date.today()}-pipeline-{args.machine}.md")
         path.write_text(f"# {__doc__.splitlines()[0]}\n\n{about}\n\n{text}\n")
 

@@ -43,6 +43,13 @@ app.command(
 app.command("topout.cli.doctor:doctor", name="doctor", help="Check whether this machine or job is fit.", sort_key=7)
 app.command("topout.cli.hardware:hardware", name="hardware", help="Show what devices can do at most.", sort_key=8)
 app.command(
+    "topout.cli.scale:scale",
+    name="scale",
+    help="Run a script on several numbers of ranks and say how it scales.",
+    usage="Usage: topout scale [OPTIONS] SCRIPT [ARGS...]",
+    sort_key=11,
+)
+app.command(
     "topout.cli.calibrate:calibrate", name="calibrate", help="Describe a recorded job for simulate.", sort_key=11
 )
 app.command(
