@@ -3,28 +3,48 @@
 import shutil
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from topout.analyze.measure import measure_run
 from topout.preflight.hardware_table import find_named, listing, portrait, ridges
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode
 from topout.schema.hardware import Device, devices, sources
+from topout.schema.run_folder import open_run
+from topout.study.devices import rank_devices, read_prices
 
 HARDWARE_VERSION = 1
 
 
-def hardware(name: str | None = None, /, *, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+def hardware(
+    name: str | None = None,
+    /,
+    *,
+    for_run: Annotated[Path | None, Parameter(name="--for")] = None,
+    precision: str = "bf16",
+    prices: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Print the hardware table with ridge points; with a name, one device and the origin of its figures.
 
     Parameters
     ----------
     name
         A device, such as H200 or 'EPYC 9654'.
+    for_run
+        A run folder: rank the devices by the step that its job would take on them.
+    precision
+        In which the job computes, for --for.
+    prices
+        A TOML file of dated prices and watts, for --for.
     json
         Print every figure with unit, density, source and confidence as JSON.
     """
+    if for_run is not None:
+        return _rank(for_run, precision, prices, json=json)
     found = [find_named(name)] if name is not None else list(devices())
     if json:
         sys.stdout.write(encode(_document(found)))
@@ -32,6 +52,29 @@ def hardware(name: str | None = None, /, *, json: Annotated[bool, Parameter(nega
         width = min(shutil.get_terminal_size((110, 24)).columns, 110)
         print(portrait(found[0], width) if name is not None else listing(found, width))
     print(f"\nNext    {'topout hardware H200' if name is None else 'topout doctor'}", file=sys.stderr)
+    return ExitCode.FINE
+
+
+def _rank(run: Path, precision: str, prices: Path | None, *, json: bool) -> int:
+    folder, _ = open_run(run)
+    measures, _ = measure_run(folder)
+    asked = read_prices(prices) if prices is not None else None
+    found = rank_devices(measures, precision, asked)
+    if json:
+        rows = [asdict(fit) for fit in found]
+        sys.stdout.write(encode({"version": HARDWARE_VERSION, "prices": asked and asdict(asked), "devices": rows}))
+        return ExitCode.FINE
+    print(f"{'device':<22} {'step ms':>9} {'range':>19} {'samples/s':>10} {'bound':<14}"
+          + (f" {asked.currency or 'cost'} and kWh a million samples, {asked.date}" if asked else ""))  # fmt: skip
+    for fit in found:
+        reach = f"{fit.low_s * 1e3:,.1f} to {fit.high_s * 1e3:,.1f}"
+        rate = f"{fit.samples_per_s:,.0f}" if fit.samples_per_s else "–"
+        cost = "" if fit.cost_per_million is None else f" {fit.cost_per_million:>9,.2f}"
+        energy = "" if fit.kilowatt_hours_per_million is None else f" {fit.kilowatt_hours_per_million:>9,.2f} kWh"
+        print(
+            f"{fit.device:<22} {fit.step_s * 1e3:>9,.1f} {reach:>19} {rate:>10} {fit.bound:<14}{cost}{energy}".rstrip()
+        )
+    print("\nNext    topout hardware NAME", file=sys.stderr)
     return ExitCode.FINE
 
 

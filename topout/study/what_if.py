@@ -7,7 +7,7 @@ bandwidth, whichever is larger, nor less than the smaller; the two are the range
 from dataclasses import fields, replace
 
 from topout.schema.errors import TopoutError
-from topout.schema.hardware import Device, devices
+from topout.schema.hardware import Device, devices, find_row
 from topout.study.description import Ranged, change
 from topout.study.job import Job
 from topout.study.simulate import Slow
@@ -44,14 +44,10 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
 
 
 def find_device(name: str) -> Device:
-    wanted = name.lower().replace(" ", "")
-    for device in devices():
-        if wanted in (device.name.lower().replace(" ", ""), device.full_name.lower().replace(" ", "")):
-            return device
-    for device in devices():
-        if wanted in device.full_name.lower().replace(" ", "") or device.name.lower().replace(" ", "") in wanted:
-            return device
-    raise TopoutError(f"No device {name!r}.", why="The hardware table does not have it.", do="topout hardware")
+    found = next((device for device in devices() if device.name.lower() == name.lower()), None) or find_row(name)
+    if found is None:
+        raise TopoutError(f"No device {name!r}.", why="The hardware table does not have it.", do="topout hardware")
+    return found
 
 
 def _rate(old: Device, new: Device, precision: str) -> float:

@@ -1,0 +1,80 @@
+"""Devices in the order in which they would serve a job, with what bounds each."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.tables import Plan, StepPlan, build_run
+from topout.cli.main import call
+from topout.schema.errors import TopoutError
+from topout.schema.measures import Compute, Environment, Input, Measures, Memory, StepTime
+from topout.study.devices import rank_devices, read_prices
+
+STEP = StepTime(mean_ns=100e6, median_ns=100e6, p05_ns=100e6, p95_ns=100e6)
+ON_V100 = Measures(
+    step=STEP,
+    shares={"forward": 0.3, "backward": 0.6, "input": 0.1},
+    environment=Environment(device_name="Tesla V100-SXM2-32GB"),
+    input=Input(batch_size=64),
+    memory=Memory(peak_device_bytes=30 * 10**9),
+)
+
+
+def by_name(measures, **options):
+    return {fit.device: fit for fit in rank_devices(measures, **options)}
+
+
+def test_the_part_that_computes_is_scaled_and_the_rest_is_not():
+    found = by_name(ON_V100)
+    h200 = found["H200"]
+    # 90 ms by 125/989 TFLOP/s and by 0.9/4.8 TB/s, and 10 ms of input
+    assert h200.low_s == pytest.approx(0.010 + 0.090 * 125 / 989, rel=0.02)
+    assert h200.high_s == pytest.approx(0.010 + 0.090 * 0.9 / 4.8, rel=0.02)
+    assert h200.bound == "bandwidth"
+    assert h200.low_s < h200.step_s < h200.high_s
+    assert h200.samples_per_s == pytest.approx(64 / h200.step_s)
+
+
+def test_a_job_that_does_not_fit_comes_last():
+    found = rank_devices(ON_V100)
+    assert found[-1].bound == "memory size"
+    assert {fit.device for fit in found if fit.bound == "memory size"} >= {"P100"}
+
+
+def test_where_input_is_the_most_of_a_step_no_device_is_the_bound():
+    starved = replace(ON_V100, shares={"forward": 0.05, "backward": 0.1, "input": 0.85})
+    assert by_name(starved)["H200"].bound == "not the device"
+
+
+def test_from_a_processor_operations_and_usual_utilisation_are_all_there_is():
+    measures = replace(ON_V100, environment=Environment(), compute=Compute(flops_per_step=1e12), memory=Memory())
+    h200 = by_name(measures)["H200"]
+    assert h200.step_s - 0.010 == pytest.approx(1e12 / (989e12 * 0.35), rel=0.02)
+
+
+def test_a_run_that_says_nothing_is_refused():
+    with pytest.raises(TopoutError, match="Neither the device"):
+        rank_devices(replace(ON_V100, environment=Environment()))
+
+
+def test_prices_turn_time_into_cost_and_energy(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_text('date = "2026-11-01"\ncurrency = "EUR"\n[device."H200"]\nper_hour = 3.6\nwatts = 700\n')
+    fit = by_name(ON_V100, prices=read_prices(path))["H200"]
+    hours = 1e6 / fit.samples_per_s / 3600
+    assert fit.cost_per_million == pytest.approx(3.6 * hours)
+    assert fit.kilowatt_hours_per_million == pytest.approx(0.7 * hours)
+    path.write_text("[device]\n")
+    with pytest.raises(TopoutError, match="holds no prices"):
+        read_prices(path)
+
+
+def test_hardware_ranks_devices_for_a_run(tmp_path, capsys):
+    steps = [[StepPlan(input=10**6, forward=10**7, backward=2 * 10**7, samples=8) for _ in range(20)]]
+    facts = {"device_name": "NVIDIA A100-SXM4-80GB", "batch_size": 8}
+    folder = build_run(tmp_path / "run", steps, Plan(facts=facts)).folder
+    assert call(["hardware", "--for", str(folder.path)]) == 0
+    assert "H200" in capsys.readouterr().out
+    assert call(["hardware", "--for", str(folder.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["devices"][0]["bound"] in ("compute", "bandwidth")

@@ -1,0 +1,137 @@
+"""Which device would serve this job: each of the hardware table by the step it would take, and what bounds it there.
+
+From a run on a device of the table, the time that is computing is scaled by the ratio of arithmetic and by that of
+memory bandwidth; the two are the range, and the one that gains less is the bound. From a run on anything else, the
+operations of a step are divided by the device's peak at the utilisation that trainings usually reach. What is not
+computing (input, communication, host code) stays as it was: a device cannot help there, and a fast one shows it.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topout.schema.errors import TopoutError
+from topout.schema.hardware import Device, devices, find_row
+from topout.schema.measures import Measures
+
+COMPUTING = ("copy", "forward", "backward", "optimizer")
+USUAL_UTILISATION = (0.2, 0.35, 0.5)
+"""Low, middle and high share of its peak that a device reaches in training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A job on one device."""
+
+    device: str
+    step_s: float
+    low_s: float
+    high_s: float
+    samples_per_s: float | None
+    bound: str
+    """`compute`, `bandwidth`, `memory size` (it does not fit) or `not the device`."""
+    cost_per_million: float | None = None
+    """Samples; in the currency of the prices."""
+    kilowatt_hours_per_million: float | None = None
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the user says devices cost, and when that was so."""
+
+    date: str
+    currency: str
+    per_hour: dict[str, float]
+    watts: dict[str, float]
+
+
+def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | None = None) -> list[Fit]:
+    """One rank on each device of the table that has the figures, quickest first; what does not fit comes last."""
+    if measures.step is None:
+        raise TopoutError("The run has no steps.", why="Nothing says how long one takes.", do="topout run train.py")
+    step_s = measures.step.mean_ns / 1e9
+    busy_s = step_s * sum(measures.shares.get(name, 0.0) for name in COMPUTING)
+    other_s = step_s - busy_s
+    old = find_row(measures.environment.device_name or "")
+    flops = _flops_of_a_rank(measures)
+    if old is None and not flops:
+        raise TopoutError(
+            "Neither the device of the run nor its operations are known.",
+            why="The hardware table does not have the device, and no operations were counted.",
+            do="record on a GPU of `topout hardware`, or with a loop whose backward topout can follow",
+        )
+    found = []
+    for device in devices():
+        times = _ratios(old, device, busy_s, precision) if old is not None else _from_peak(flops, device, precision)
+        if times is None or device.kind == "cpu":
+            continue
+        low, middle, high, bound = times
+        needed = measures.memory.peak_device_bytes if old is not None else None
+        memory = device.figures.get("memory")
+        if needed and memory and needed > memory.value:
+            bound = "memory size"
+        elif other_s > high:
+            bound = "not the device"
+        found.append(_fit(device, (other_s + low, other_s + middle, other_s + high), bound, measures, prices))
+    return sorted(found, key=lambda fit: (fit.bound == "memory size", fit.step_s))
+
+
+def read_prices(path: Path) -> Prices:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        rows: Mapping[str, Any] = table["device"]
+        per_hour = {name.lower(): float(row["per_hour"]) for name, row in rows.items() if "per_hour" in row}
+        watts = {name.lower(): float(row["watts"]) for name, row in rows.items() if "watts" in row}
+        return Prices(str(table["date"]), str(table.get("currency", "")), per_hour, watts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TopoutError(
+            f"{path} holds no prices.",
+            why=f"{type(error).__name__}: {error}",
+            do='date = "2026-11-01", then [device."H200"] with per_hour = 3.2 and watts = 700',
+        ) from error
+
+
+def _flops_of_a_rank(measures: Measures) -> float:
+    return (measures.compute.flops_per_step or 0.0) / max(1, measures.environment.num_ranks)
+
+
+def _ratios(old: Device, new: Device, busy_s: float, precision: str) -> tuple[float, float, float, str] | None:
+    rates = [device.rate(precision) or device.rate("fp16") or device.rate("fp32") for device in (old, new)]
+    bandwidths = [device.figures.get("memory_bandwidth") for device in (old, new)]
+    if not all(rates) or not all(bandwidths):
+        return None
+    by_rate = rates[0].value / rates[1].value  # type: ignore[union-attr]
+    by_bandwidth = bandwidths[0].value / bandwidths[1].value  # type: ignore[union-attr]
+    low, high = sorted((by_rate * busy_s, by_bandwidth * busy_s))
+    return low, (low * high) ** 0.5, high, "compute" if by_rate > by_bandwidth else "bandwidth"
+
+
+def _from_peak(flops: float, new: Device, precision: str) -> tuple[float, float, float, str] | None:
+    rate = new.rate(precision) or new.rate("fp16") or new.rate("fp32")
+    if rate is None:
+        return None
+    high, middle, low = (flops / (rate.value * share) for share in USUAL_UTILISATION)
+    return low, middle, high, "compute"
+
+
+def _fit(
+    device: Device, times: tuple[float, float, float], bound: str, measures: Measures, prices: Prices | None
+) -> Fit:
+    low, middle, high = times
+    batch = measures.input.batch_size
+    rate = batch / middle if batch else None
+    price = prices.per_hour.get(device.name.lower()) if prices else None
+    watts = prices.watts.get(device.name.lower()) if prices else None
+    hours = 1e6 / rate / 3600 if rate else None
+    return Fit(
+        device=device.name,
+        step_s=middle,
+        low_s=low,
+        high_s=high,
+        samples_per_s=rate,
+        bound=bound,
+        cost_per_million=price * hours if price is not None and hours else None,
+        kilowatt_hours_per_million=watts * hours / 1000 if watts is not None and hours else None,
+    )
