@@ -7,14 +7,14 @@ import pytest
 
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
-from topout.cli.scale import observe
+from topout.cli.scale import Batch, observe
 from topout.schema.errors import TopoutError
 from topout.study.scaling import study
 
 MS = 1_000_000
 
 
-def recorded(path, ranks, *, compute=30, transfer=0, samples=32, late=0, script="train.py"):
+def recorded(path, ranks, *, compute=30, transfer=0, samples=32, late=0, script="train.py", threads=1):
     """Each rank computes so many ms a step; the last one `late` ms more; the wire takes `transfer` ms."""
     steps = [
         [
@@ -24,7 +24,7 @@ def recorded(path, ranks, *, compute=30, transfer=0, samples=32, late=0, script=
         ]
         for rank in range(ranks)
     ]  # fmt: skip
-    facts = {"batch_size": samples}
+    facts = {"batch_size": samples, "num_threads": threads}
     built = build_run(path, steps, Plan(transfer_ns=transfer * MS, facts=facts, run={"spec": {"script": script}}))
     return built.folder.path
 
@@ -49,6 +49,12 @@ def test_a_wire_that_takes_longer_with_every_rank_bends_the_curve(tmp_path):
 def test_a_rank_that_is_late_shows_as_balance(tmp_path):
     found = study([observe(recorded(tmp_path / str(n), n, late=30 * (n > 1))) for n in (1, 4)], "weak")
     assert found.bends == "load balance"
+
+
+def test_ranks_that_share_the_same_cores_are_told(tmp_path):
+    found = study([observe(recorded(tmp_path / str(n), n, compute=15 * n, threads=2 // n)) for n in (1, 2)])
+    assert any("1 ranks 2 each, 2 ranks 1 each" in note for note in found.notes)
+    assert found.bends == "computation"
 
 
 def test_the_knee_is_where_doubling_stops_to_pay(tmp_path):
@@ -115,6 +121,20 @@ def test_run_folders_can_be_given(tmp_path, capsys):
 def test_words_that_do_not_fit_are_explained(words, said, capsys):
     assert call(["scale", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mode", "counts", "words"),
+    [
+        ("strong", "rank", ["64", "32"]),
+        ("strong", "all", ["64", "64"]),
+        ("weak", "rank", ["64", "64"]),
+        (None, "all", ["64", "128"]),
+    ],
+)
+def test_the_batch_follows_the_mode_whatever_the_script_counts(mode, counts, words):
+    batch = Batch(64, "--batch-size", counts)
+    assert [batch.words(count, 1, mode)[1] for count in (1, 2)] == words
 
 
 def test_a_script_is_run_at_every_point(tmp_path, capsys, monkeypatch):

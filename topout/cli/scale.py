@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +25,7 @@ def scale(
     repeats: int = 3,
     batch: int | None = None,
     batch_arg: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    batch_of: str = "rank",
     steps: int | None = None,
     ddp: Annotated[bool, Parameter(negative="")] = False,
     runs: Path = Path(DEFAULT_ROOT),
@@ -45,9 +46,11 @@ def scale(
     repeats
         Runs at each point, in turn, for the interval.
     batch
-        Batch of one rank at the fewest ranks, for --batch-arg.
+        Batch of one rank at the fewest ranks.
     batch_arg
-        The script's own option for the batch of a rank, such as --batch-size.
+        The script's own option for the batch, such as --batch-size.
+    batch_of
+        Whether that option counts samples of a rank or of all.
     steps
         End each run cleanly after so many optimizer steps.
     ddp
@@ -68,7 +71,7 @@ def scale(
         observed: list[Observed | None] = [observe(folder) for folder in folders]
     else:
         options = [*(["--steps", str(steps)] if steps else []), *(["--ddp"] if ddp else [])]
-        plan = _plan(_counts(ranks), mode, batch, batch_arg, repeats)
+        plan = _plan(_counts(ranks), mode, Batch(batch, batch_arg, batch_of), repeats)
         observed = [_run(words, options, list(script_or_runs), runs) for words in plan]
     found = study([run for run in observed if run is not None], mode)
     if json:
@@ -105,31 +108,40 @@ def _counts(text: str | None) -> list[int]:
     return sorted(set(found))
 
 
-def _plan(
-    counts: list[int], mode: str | None, batch: int | None, batch_arg: str | None, repeats: int
-) -> list[tuple[int, list[str]]]:
+@dataclass(frozen=True)
+class Batch:
+    """How the batch of a script is set; nothing given, the script chooses."""
+
+    size: int | None
+    option: str | None
+    counts: str
+
+    def __post_init__(self) -> None:
+        if (self.size is None) != (self.option is None):
+            raise TopoutError(
+                f"{'--batch' if self.option is None else '--batch-arg'} stands alone.",
+                why="One says how large the batch of a rank is, the other which option of the script sets it.",
+                do="--batch-arg --batch-size --batch 256",
+            )
+        if self.counts not in ("rank", "all"):
+            raise TopoutError(f"--batch-of {self.counts}?", why="It is rank or all.", do="--batch-of all")
+
+    def words(self, count: int, fewest: int, mode: str | None) -> list[str]:
+        if self.size is None or self.option is None:
+            return []
+        total = self.size * (fewest if mode == "strong" else count)
+        if total % count:
+            raise TopoutError(
+                f"A batch of {total} does not divide among {count} ranks.",
+                why="Strong scaling keeps it the same at every point.",
+                do=f"--batch {self.size * count} or another that does",
+            )
+        return [self.option, str(total if self.counts == "all" else total // count)]
+
+
+def _plan(counts: list[int], mode: str | None, batch: Batch, repeats: int) -> list[tuple[int, list[str]]]:
     """Ranks and further words for the script, point by point, over and over: a machine drifts, and ratios must not."""
-    if (batch is None) != (batch_arg is None):
-        raise TopoutError(
-            f"{'--batch' if batch_arg is None else '--batch-arg'} stands alone.",
-            why="One says how large the batch of a rank is, the other which option of the script sets it.",
-            do="--batch-arg --batch-size --batch 256",
-        )
-    return [(count, _batch_words(count, counts[0], mode, batch, batch_arg)) for count in counts] * repeats
-
-
-def _batch_words(count: int, fewest: int, mode: str | None, batch: int | None, batch_arg: str | None) -> list[str]:
-    if batch is None or batch_arg is None:
-        return []
-    if mode != "strong":
-        return [batch_arg, str(batch)]
-    if batch * fewest % count:
-        raise TopoutError(
-            f"A batch of {batch * fewest} does not divide among {count} ranks.",
-            why="Strong scaling keeps it the same at every point.",
-            do=f"--batch {batch * count} or another that does",
-        )
-    return [batch_arg, str(batch * fewest // count)]
+    return [(count, batch.words(count, counts[0], mode)) for count in counts] * repeats
 
 
 def _run(point: tuple[int, list[str]], options: list[str], script: list[str], runs: Path) -> Observed | None:

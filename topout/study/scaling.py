@@ -85,6 +85,10 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
     points = [_point(ranks, found, reference) for ranks, found in by_ranks.items()]
     if any(point.num_runs < 3 for point in points):
         notes.append("Fewer than three runs at a point: its interval says little. --repeats 3")
+    threads = {run.ranks: run.measures.environment.threads_per_rank for run in usable}
+    if len(set(threads.values()) - {None}) > 1:
+        said = ", ".join(f"{ranks} ranks {count} each" for ranks, count in sorted(threads.items()))
+        notes.append(f"Threads of a rank: {said}. More ranks share the same cores, so each computes more slowly.")
     for early, late in pairwise(points):
         if late.high < early.low:
             notes.append(f"{late.ranks} ranks were slower than {early.ranks}: not a curve that any law here has.")
