@@ -81,8 +81,8 @@ def held_out(kind, words, folder, doctor, args):
 def table(rows, args):
     lines = [
         "# Two ranks calibrated, three and four predicted and run",
-        f"{date.today()}; {args.machine}; {args.repeats} runs at each point; made by `benchmarks/scaling.py`. Computing",
-        "is sleep, communication real (Gloo on loopback, two cores for all ranks).",
+        f"{date.today()}; {args.machine}; {args.repeats} runs at each point; made by `benchmarks/scaling.py`.",
+        "Computing is sleep, communication real (Gloo on loopback, two cores for all ranks).",
         "",
         "| job | ranks | measured | between runs | predicted (80 %) | error | constant efficiency | Amdahl |",
         "|---|---|---|---|---|---|---|---|",
