@@ -19,13 +19,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from topout.cli.scale import observe
 from topout.schema.run_folder import open_run
 from topout.study.baselines import laws
 from topout.study.calibrate import calibrate
 from topout.study.curve import curve
 from topout.study.description import describe
 from topout.study.job import Job
+from topout.study.scaling_runs import observe
 from topout.study.system import System
 
 JOB = Path(__file__).with_name("scaling_job.py")

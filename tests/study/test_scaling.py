@@ -7,9 +7,9 @@ import pytest
 
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
-from topout.cli.scale import Batch, observe
 from topout.schema.errors import TopoutError
 from topout.study.scaling import study
+from topout.study.scaling_runs import Batch, observe
 
 MS = 1_000_000
 
@@ -116,6 +116,7 @@ def test_run_folders_can_be_given(tmp_path, capsys):
         (["--ranks", "1,2", "--batch", "32", "train.py"], "--batch stands alone"),
         (["--ranks", "1,3", "--mode", "strong", "--batch-arg", "--b", "--batch", "32", "x.py"], "does not divide"),
         ([], "nothing to scale"),
+        (["--ranks", "1,2", "nosuch.py"], "There is no script nosuch.py"),
     ],
 )
 def test_words_that_do_not_fit_are_explained(words, said, capsys):

@@ -50,14 +50,32 @@ app.command(
     sort_key=11,
 )
 app.command(
-    "topout.cli.calibrate:calibrate", name="calibrate", help="Describe a recorded job for simulate.", sort_key=11
+    "topout.cli.calibrate:calibrate",
+    name="calibrate",
+    help="Describe a recorded job for simulate and plan.",
+    usage="Usage: topout calibrate [OPTIONS] [RUN]",
+    sort_key=12,
 )
 app.command(
-    "topout.cli.simulate:simulate", name="simulate", help="Predict a job on another number of nodes.", sort_key=11
+    "topout.cli.simulate:simulate",
+    name="simulate",
+    help="Predict a job on another number of nodes.",
+    usage="Usage: topout simulate JOB --system SYSTEM [OPTIONS]",
+    sort_key=13,
 )
-app.command("topout.cli.plan:plan", name="plan", help="Say how many nodes are worth asking for.", sort_key=12)
 app.command(
-    "topout.cli.reproduce:reproduce", name="reproduce", help="Compute published scaling tables again.", sort_key=12
+    "topout.cli.plan:plan",
+    name="plan",
+    help="Say how many nodes are worth asking for.",
+    usage="Usage: topout plan JOB --system SYSTEM --samples N [OPTIONS]",
+    sort_key=14,
+)
+app.command(
+    "topout.cli.reproduce:reproduce",
+    name="reproduce",
+    help="Compute published scaling tables again.",
+    usage="Usage: topout reproduce [--json] [TABLE...]",
+    sort_key=15,
 )
 app.command(
     "topout.cli.pack:pack", name="pack", help="Pack many small files into few that read at full speed.", sort_key=9

@@ -8,7 +8,7 @@ from typing import Any
 from topout.cli.analyze import newest_run
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import DEFAULT_ROOT, open_run
+from topout.schema.run_folder import DEFAULT_ROOT, open_run, write_whole
 from topout.study.calibrate import CALIBRATION_VERSION
 from topout.study.calibrate import calibrate as describe_run
 
@@ -29,9 +29,7 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     found = describe_run(folder, _diagnosis(doctor))
     target = out or folder.path / "calibration.json"
     document = {"version": CALIBRATION_VERSION, "job": found.job, "system": found.system, "notes": found.notes}
-    temporary = target.with_name(target.name + ".part")
-    temporary.write_text(encode(document), encoding="utf-8")
-    temporary.replace(target)
+    write_whole(target, encode(document))
     print(target)
     for note in found.notes:
         print(f"Note    {note}", file=sys.stderr)

@@ -27,7 +27,7 @@ def plan(
     critical_batch: str | None = None,
     max_nodes: int | None = None,
     nodes: str | None = None,
-    what_if: Annotated[list[str] | None, Parameter(negative="")] = None,
+    what_if: Annotated[list[str] | None, Parameter(consume_multiple=False, negative="")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Say how long training takes and what it costs on every number of nodes, and which are fastest and cheapest.

@@ -1,19 +1,18 @@
 """`topout scale`: a script on several numbers of ranks, or the folders of runs that were made so."""
 
 import shutil
-import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from topout.analyze.measure import measure_run
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import DEFAULT_ROOT, open_run
+from topout.schema.run_folder import DEFAULT_ROOT
 from topout.study.scaling import MODES, Observed, Scaling, study
+from topout.study.scaling_runs import Batch, observe, planned_runs, rank_counts, run_point
 
 SCALE_VERSION = 1
 
@@ -71,8 +70,8 @@ def scale(
         observed: list[Observed | None] = [observe(folder) for folder in folders]
     else:
         options = [*(["--steps", str(steps)] if steps else []), *(["--ddp"] if ddp else [])]
-        plan = _plan(_counts(ranks), mode, Batch(batch, batch_arg, batch_of), repeats)
-        observed = [_run(words, options, list(script_or_runs), runs) for words in plan]
+        plan = planned_runs(rank_counts(ranks), mode, Batch(batch, batch_arg, batch_of), repeats)
+        observed = [run_point(words, options, list(script_or_runs), runs, _say) for words in plan]
     found = study([run for run in observed if run is not None], mode)
     if json:
         sys.stdout.write(encode({"version": SCALE_VERSION, **asdict(found)}))
@@ -83,84 +82,8 @@ def scale(
     return ExitCode.FINE
 
 
-def observe(folder: Path) -> Observed:
-    opened, run = open_run(folder)
-    measures, _ = measure_run(opened)
-    script = str((run.get("spec") or {}).get("script") or run.get("script") or folder.name)
-    return Observed(
-        name=folder.name,
-        script=script,
-        ranks=measures.environment.num_ranks,
-        batch=measures.input.batch_size,
-        measures=measures,
-    )
-
-
-def _counts(text: str | None) -> list[int]:
-    try:
-        found = [int(part) for part in (text or "").split(",")]
-        if min(found) < 1 or len(set(found)) < 2:
-            raise ValueError(text)
-    except ValueError:
-        raise TopoutError(
-            f"--ranks {text} are no numbers of ranks.", why="There are two at least.", do="--ranks 1,2,4"
-        ) from None
-    return sorted(set(found))
-
-
-@dataclass(frozen=True)
-class Batch:
-    """How the batch of a script is set; nothing given, the script chooses."""
-
-    size: int | None
-    option: str | None
-    counts: str
-
-    def __post_init__(self) -> None:
-        if (self.size is None) != (self.option is None):
-            raise TopoutError(
-                f"{'--batch' if self.option is None else '--batch-arg'} stands alone.",
-                why="One says how large the batch of a rank is, the other which option of the script sets it.",
-                do="--batch-arg --batch-size --batch 256",
-            )
-        if self.counts not in ("rank", "all"):
-            raise TopoutError(f"--batch-of {self.counts}?", why="It is rank or all.", do="--batch-of all")
-
-    def words(self, count: int, fewest: int, mode: str | None) -> list[str]:
-        if self.size is None or self.option is None:
-            return []
-        total = self.size * (fewest if mode == "strong" else count)
-        if total % count:
-            raise TopoutError(
-                f"A batch of {total} does not divide among {count} ranks.",
-                why="Strong scaling keeps it the same at every point.",
-                do=f"--batch {self.size * count} or another that does",
-            )
-        return [self.option, str(total if self.counts == "all" else total // count)]
-
-
-def _plan(counts: list[int], mode: str | None, batch: Batch, repeats: int) -> list[tuple[int, list[str]]]:
-    """Ranks and further words for the script, point by point, over and over: a machine drifts, and ratios must not."""
-    return [(count, batch.words(count, counts[0], mode)) for count in counts] * repeats
-
-
-def _run(point: tuple[int, list[str]], options: list[str], script: list[str], runs: Path) -> Observed | None:
-    count, words = point
-    before = set(runs.glob("*/run.json"))
-    command = [sys.executable, "-m", "topout", "run", "-q", "-n", str(count), "--runs", str(runs), *options]
-    done = subprocess.run([*command, *script, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-    made = sorted(set(runs.glob("*/run.json")) - before)
-    if done.returncode not in (ExitCode.FINE, ExitCode.FINDINGS) or not made:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
-        print(f"Note    {count} ranks failed with {done.returncode}: {' | '.join(last)}", file=sys.stderr)
-        return None
-    found = observe(made[-1].parent)
-    rate = found.samples_per_s
-    print(
-        f"{count:>4} ranks  {f'{rate:,.0f} samples/s' if rate else 'no throughput':>20}  {made[-1].parent}",
-        file=sys.stderr,
-    )
-    return found
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _text(found: Scaling, width: int) -> str:

@@ -22,7 +22,7 @@ def simulate(
     *,
     system: str,
     nodes: str = "1..16",
-    what_if: Annotated[list[str] | None, Parameter(negative="")] = None,
+    what_if: Annotated[list[str] | None, Parameter(consume_multiple=False, negative="")] = None,
     device: str | None = None,
     slow: str | None = None,
     steps: int = 200,

@@ -19,6 +19,7 @@ import torch
 from torch.nn import functional
 
 import topout
+from topout.api.large_batch import BatchRule, Schedule
 from topout.recipes import bigearth_data as patches
 from topout.recipes.bigearth_input import make_input, mixed_up, prepared, turned
 from topout.recipes.bigearth_score import f1_scores, label_counts, mean_average_precision
@@ -96,7 +97,9 @@ def train(options, ctx):
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
     stepper = compute.stepper(model, optimizer, ctx.place)
     steps_per_epoch = math.ceil(len(batches) / options.accumulate)
-    schedule = warmup_then_cosine(optimizer, options.warmup_epochs * steps_per_epoch, options.epochs * steps_per_epoch)
+    num_steps = options.epochs * steps_per_epoch
+    num_warmup = min(round(options.warmup_epochs * steps_per_epoch), num_steps - 1)
+    schedule = Schedule(steps=num_steps, warmup_steps=num_warmup, decay="cosine").scheduler(optimizer)
     torch.manual_seed(options.seed + 1 + ctx.rank)  # ranks turn and mix their patches differently
     checkpoints = None
     if options.checkpoints:
@@ -163,8 +166,8 @@ def evaluate(model, batches, stepper, ctx, options):
 
 def make_optimizer(model, options, ctx):
     """The rate follows the batch of all ranks; biases and BatchNorm do not decay."""
-    growth = options.batch_size * ctx.world_size * options.accumulate / BASE_BATCH
-    rate = options.lr * (growth if options.rule == "linear" else math.sqrt(growth))
+    patches_a_step = options.batch_size * ctx.world_size * options.accumulate
+    rate = BatchRule(batch=patches_a_step, rule=options.rule, base=(BASE_BATCH, options.lr)).rate
     decaying = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     decay = options.weight_decay if options.optimizer in ("adamw", "lamb") else 1e-4
@@ -173,19 +176,11 @@ def make_optimizer(model, options, ctx):
         return torch.optim.AdamW(groups, lr=rate)
     if options.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)
-    from topout.train.optim.lamb import LAMB
-    from topout.train.optim.lars import LARS
-
-    return LARS(groups, lr=rate, momentum=0.9, trust=0.02) if options.optimizer == "lars" else LAMB(groups, lr=rate)
-
-
-def warmup_then_cosine(optimizer, num_warmup, num_steps):
-    def factor(step):
-        if step < num_warmup:
-            return (step + 1) / num_warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - num_warmup) / max(1, num_steps - num_warmup))))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return (
+        topout.LARS(groups, lr=rate, momentum=0.9, trust=0.02)
+        if options.optimizer == "lars"
+        else topout.LAMB(groups, lr=rate)
+    )
 
 
 def told(found):

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import topout
+from topout.api.large_batch import BatchRule, Schedule
 from topout.recipes.surrogate_mlp_data import make_input
 from topout.train.checkpoint import to_safetensors
 from topout.train.compute import Compute
@@ -108,7 +109,9 @@ def main():
     compute.apply(model, optimizer)
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
     stepper = compute.stepper(model, optimizer, ctx.place)
-    schedule = warmup_then_cosine(optimizer, options.warmup_epochs * len(batches), options.epochs * len(batches))
+    num_steps = options.epochs * len(batches)
+    num_warmup = min(round(options.warmup_epochs * len(batches)), num_steps - 1)
+    schedule = Schedule(steps=num_steps, warmup_steps=num_warmup, decay="cosine").scheduler(optimizer)
     checkpoints = None
     if options.checkpoints:
         checkpoints = ctx.checkpoint(options.checkpoints, every=options.every, schedule=schedule, stepper=stepper)
@@ -171,8 +174,8 @@ def evaluate(model, batches, stepper, ctx):
 
 def make_optimizer(model, options, ctx):
     """The rate follows the batch of all ranks; biases do not decay."""
-    growth = options.batch_size * ctx.world_size / BASE_BATCH
-    rate = options.lr * (growth if options.rule == "linear" else math.sqrt(growth))
+    rows_a_step = options.batch_size * ctx.world_size
+    rate = BatchRule(batch=rows_a_step, rule=options.rule, base=(BASE_BATCH, options.lr)).rate
     weights = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     biases = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
     groups = [{"params": weights, "weight_decay": options.weight_decay}, {"params": biases, "weight_decay": 0.0}]
@@ -180,19 +183,11 @@ def make_optimizer(model, options, ctx):
         return torch.optim.AdamW(groups, lr=rate)
     if options.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=rate, momentum=0.9, nesterov=True)
-    from topout.train.optim.lamb import LAMB
-    from topout.train.optim.lars import LARS
-
-    return LARS(groups, lr=rate, momentum=0.9, trust=0.02) if options.optimizer == "lars" else LAMB(groups, lr=rate)
-
-
-def warmup_then_cosine(optimizer, num_warmup, num_steps):
-    def factor(step):
-        if step < num_warmup:
-            return (step + 1) / num_warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - num_warmup) / max(1, num_steps - num_warmup))))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return (
+        topout.LARS(groups, lr=rate, momentum=0.9, trust=0.02)
+        if options.optimizer == "lars"
+        else topout.LAMB(groups, lr=rate)
+    )
 
 
 def to_device(batch, device):

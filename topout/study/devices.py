@@ -97,13 +97,21 @@ def _flops_of_a_rank(measures: Measures) -> float:
     return (measures.compute.flops_per_step or 0.0) / max(1, measures.environment.num_ranks)
 
 
+def time_ratios(old: Device, new: Device, precision: str) -> tuple[float, float] | None:
+    """Time on the new one over that on the old, by arithmetic and by bandwidth; None where a figure is missing."""
+    pairs = [
+        [device.rate(precision) or device.rate("fp16") or device.rate("fp32") for device in (old, new)],
+        [device.figures.get("memory_bandwidth") for device in (old, new)],
+    ]
+    found = [before.value / after.value for before, after in pairs if before is not None and after is not None]
+    return (found[0], found[1]) if len(found) == len(pairs) else None
+
+
 def _ratios(old: Device, new: Device, busy_s: float, precision: str) -> tuple[float, float, float, str] | None:
-    rates = [device.rate(precision) or device.rate("fp16") or device.rate("fp32") for device in (old, new)]
-    bandwidths = [device.figures.get("memory_bandwidth") for device in (old, new)]
-    if not all(rates) or not all(bandwidths):
+    ratios = time_ratios(old, new, precision)
+    if ratios is None:
         return None
-    by_rate = rates[0].value / rates[1].value  # type: ignore[union-attr]
-    by_bandwidth = bandwidths[0].value / bandwidths[1].value  # type: ignore[union-attr]
+    by_rate, by_bandwidth = ratios
     low, high = sorted((by_rate * busy_s, by_bandwidth * busy_s))
     return low, (low * high) ** 0.5, high, "compute" if by_rate > by_bandwidth else "bandwidth"
 

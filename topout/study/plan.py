@@ -16,7 +16,7 @@ import numpy as np
 
 from topout.schema.errors import TopoutError
 from topout.study.curve import check_nodes
-from topout.study.description import Ranged
+from topout.study.description import NORMAL_TENTH, Ranged
 from topout.study.job import Job
 from topout.study.step_model import expected_step
 from topout.study.system import System
@@ -113,7 +113,7 @@ def _draw_critical(work: Work, random: np.random.Generator) -> float | None:
     value, low, high = work.critical_batch
     deviation = random.standard_normal()
     side = np.log(high / value) if deviation > 0 else np.log(value / low)
-    return float(value * np.exp(deviation * side / 1.2815515655446004))
+    return float(value * np.exp(deviation * side / NORMAL_TENTH))
 
 
 def _notes(choices: Sequence[Choice], work: Work) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import Device, devices, find_row
 from topout.study.description import Ranged, change
+from topout.study.devices import time_ratios
 from topout.study.job import Job
 from topout.study.simulate import Slow
 from topout.study.system import System
@@ -31,7 +32,14 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
             do='add device = "V100 SXM2"',
         )
     old, new = find_device(job.value.device), find_device(name)
-    ratios = sorted((_rate(old, new, precision), _bandwidth(old, new)))
+    found = time_ratios(old, new, precision)
+    if found is None:
+        raise TopoutError(
+            f"{old.name} and {new.name} cannot be compared.",
+            why="The hardware table lacks a rate or the memory bandwidth of one of them.",
+            do="topout hardware",
+        )
+    ratios = sorted(found)
     middle = (ratios[0] * ratios[1]) ** 0.5
     compute, ranges = job.value.compute, dict(job.ranges)
     scaled = {}
@@ -48,25 +56,6 @@ def find_device(name: str) -> Device:
     if found is None:
         raise TopoutError(f"No device {name!r}.", why="The hardware table does not have it.", do="topout hardware")
     return found
-
-
-def _rate(old: Device, new: Device, precision: str) -> float:
-    """Time of the new one over that of the old, by arithmetic; each in the fastest precision that it has of those."""
-    rates = []
-    for device in (old, new):
-        figure = next((found for kind in (precision, "fp16", "fp32") if (found := device.rate(kind))), None)
-        if figure is None:
-            raise TopoutError(f"No rate of {device.name}.", why="The hardware table has none.", do="topout hardware")
-        rates.append(figure.value)
-    return rates[0] / rates[1]
-
-
-def _bandwidth(old: Device, new: Device) -> float:
-    both = [device.figures.get("memory_bandwidth") for device in (old, new)]
-    if both[0] is None or both[1] is None:
-        missing = old if both[0] is None else new
-        raise TopoutError(f"No bandwidth of {missing.name}.", why="The table has none.", do="topout hardware")
-    return both[0].value / both[1].value
 
 
 def slow_ranks(text: str) -> Slow:

@@ -20,17 +20,16 @@ _SMALLEST_INNER = 1e-8
 
 def whole_step(rule: Rule, slots: Sequence[Slot]) -> Any:
     """Both passes, tensor by tensor while it is in the cache; sums of squares of each slot."""
-    sums = torch.zeros(len(slots), 2, dtype=torch.float64)
+    sums = [(0.0, 0.0)] * len(slots)
     alike = _step_plain_ones(rule, slots)
-    for number, (row, slot) in enumerate(zip(sums, slots, strict=True)):
+    for number, slot in enumerate(slots):
         if number in alike:
             continue
         direction = _direction(rule, slot)
-        squares = _squares(rule, slot, direction)
-        row[0], row[1] = squares
+        squares = sums[number] = _squares(rule, slot, direction)
         if math.isfinite(squares[0]) and math.isfinite(squares[1]):
             _update(rule, slot, ratio_of(rule, slot, *squares), direction)
-    return sums
+    return torch.tensor(sums, dtype=torch.float64).reshape(len(slots), 2)
 
 
 def _step_plain_ones(rule: Rule, slots: Sequence[Slot]) -> set[int]:
