@@ -1,4 +1,4 @@
-"""Leaves the process group before Python ends: threads of it that nobody stopped end a process with an abort at times.
+"""Leaves the process group before Python ends, and waits for its threads, which could end the process with an abort.
 
 Not for `topout run`'s own ranks alone: they leave after the script as well; leaving twice does no harm.
 """
@@ -7,6 +7,8 @@ import atexit
 import sys
 
 import torch.distributed as dist
+
+from topout.host.settling import settle
 
 
 def leave_at_exit() -> None:
@@ -19,3 +21,4 @@ def _leave() -> None:
     has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
     if not has_failed and dist.is_initialized():
         dist.destroy_process_group()
+    settle()
