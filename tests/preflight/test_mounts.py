@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from topout.preflight.file_systems import is_network
+from topout.host.file_systems import is_network
 from topout.preflight.probes.mounts import find_mount
 
 TABLE = r"""

@@ -65,6 +65,58 @@ def test_links_are_the_doctors(tmp_path):
     assert found.system["between"]["latency_s"] == 1e-4
 
 
+def test_a_link_that_is_no_line_has_the_rate_of_its_largest_message(tmp_path):
+    bent = LINK | {"worst_error_share": 0.5, "largest_bytes_per_s": 0.7e9}
+    found = calibrate(recorded(tmp_path / "run"), {"links": [bent]})
+    assert found.system["between"]["bytes_per_s"] == {"value": 0.7e9, "low": 0.7e9, "high": 1.1e9}
+
+
+def test_what_messages_cost_the_processors_is_the_doctors(tmp_path):
+    busy = LINK | {"link_class": "within a host", "cpu_alpha_s": 4e-4, "cpu_s_per_byte": 5e-10}
+    hosts = [{"limits": {"num_cores": 8, "cpu_limit": 4.0}}, {"limits": {"num_cores": 8}}]
+    found = calibrate(recorded(tmp_path / "run"), {"links": [busy], "hosts": hosts})
+    assert found.system["inside"]["message_cpu_s"] == 2e-4
+    assert found.system["inside"]["byte_cpu_s"] == 5e-10
+    assert found.system["cores"] == 4
+
+
+def test_groups_are_as_large_and_as_early_as_they_were_seen(tmp_path):
+    gradients = calibrate(recorded(tmp_path / "run")).job["gradients"]
+    # the builder's first of two buckets comes a quarter of backward before its end
+    assert gradients["groups"] == 2
+    assert gradients["ready"] == pytest.approx([0.75, 1.0], abs=1e-3)
+    assert gradients["shares"] == [0.5, 0.5]
+
+
+def test_evaluations_and_saves_cost_what_each_was_seen_to_take(tmp_path):
+    steps = [
+        StepPlan(forward=MS, backward=MS, optimizer=MS, evaluation=(number % 10 == 5) * (90 + number) * MS,
+                 checkpoint=(number % 20 == 9) * 40 * MS)
+        for number in range(60)
+    ]  # fmt: skip
+    folder = build_run(tmp_path / "run", [steps, steps], Plan(transfer_ns=MS, hosts=["n0", "n1"])).folder
+    job = calibrate(folder).job
+    evaluation, checkpoint = job["evaluation"], job["checkpoint"]
+    # after the steps that warm up: 105 to 145 ms every ten steps, on both ranks at once
+    assert evaluation["every_steps"] in (9, 10, 11)
+    seconds = evaluation["samples"] / evaluation["samples_per_s"]["value"] / 2
+    assert 0.110 < seconds < 0.135
+    assert evaluation["samples_per_s"]["low"] < evaluation["samples_per_s"]["value"]
+    assert evaluation["is_sharded"]
+    assert checkpoint["bytes"] / checkpoint["bytes_per_s"]["value"] == pytest.approx(0.040, rel=0.01)
+
+
+def test_storage_that_many_hosts_share_is_told_from_a_disk(tmp_path):
+    def place(kind):
+        measured = {"read_bytes_per_s": 2e9, "opens_per_s": 500.0, "num_hosts": 2, "free_bytes": 9}
+        return {"hosts": [{"places": [{"purpose": "data", "file_system": kind, **measured}]}]}
+
+    shared = calibrate(recorded(tmp_path / "run"), place("lustre"))
+    assert shared.system["shared_storage"] == {"bytes_per_s": 4e9, "client_bytes_per_s": 2e9, "opens_per_s": 1000.0}
+    assert any("what all servers give" in note for note in shared.notes)
+    assert calibrate(recorded(tmp_path / "other"), place("ext4")).system["local_storage"]["bytes_per_s"] == 2e9
+
+
 def test_what_was_not_seen_is_said(tmp_path):
     notes = calibrate(recorded(tmp_path / "run")).notes
     assert any("Nobody waited for input" in note for note in notes)

@@ -9,7 +9,7 @@ from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.schema.measures import Compute, Environment, Input, Measures, Memory, StepTime
-from topout.study.devices import rank_devices, read_prices
+from topout.study.devices import place_step, rank_devices, read_prices
 
 STEP = StepTime(mean_ns=100e6, median_ns=100e6, p05_ns=100e6, p95_ns=100e6)
 ON_V100 = Measures(
@@ -68,6 +68,47 @@ def test_prices_turn_time_into_cost_and_energy(tmp_path):
     path.write_text("[device]\n")
     with pytest.raises(TopoutError, match="holds no prices"):
         read_prices(path)
+
+
+def test_the_device_of_the_run_itself_has_no_bound_of_the_table():
+    v100 = by_name(ON_V100)["V100"]
+    assert v100.bound == "as measured"
+    assert v100.low_s == v100.high_s == pytest.approx(0.100)
+
+
+def test_where_halves_are_slow_a_device_computes_in_single_precision():
+    # a GTX 1080 Ti: 0.18 TFLOP/s in halves, 11.3 in single precision, against 125 of a V100
+    small = replace(ON_V100, memory=Memory())
+    assert by_name(small)["GTX 1080 Ti"].high_s == pytest.approx(0.010 + 0.090 * 125 / 11.3, rel=0.02)
+
+
+def test_state_that_is_too_large_does_not_fit_wherever_the_run_was():
+    state = Memory(parameter_bytes=10 * 10**9, gradient_bytes=10 * 10**9, optimizer_bytes=20 * 10**9)
+    measures = replace(ON_V100, environment=Environment(), compute=Compute(flops_per_step=1e12), memory=state)
+    assert {fit.device for fit in rank_devices(measures) if fit.bound == "memory size"} >= {"V100", "RTX 4090"}
+    assert by_name(measures)["A100"].bound == "compute"
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(TopoutError, match="bf17"):
+        rank_devices(ON_V100, "bf17")
+
+
+def test_a_step_is_placed_between_what_memory_could_move_and_what_it_must():
+    # 90 ms compute; 9 TFLOP of two ranks, 4.5 of one; 4 x 1 + 2 x 1 + 2 x 2 GB move at least
+    state = Memory(parameter_bytes=10**9, gradient_bytes=10**9, optimizer_bytes=2 * 10**9)
+    measures = replace(
+        ON_V100, environment=Environment(num_ranks=2), compute=Compute(flops_per_step=9e12), memory=state
+    )
+    placed = place_step(measures, 900e9)
+    assert placed is not None
+    assert placed.flops_per_s == pytest.approx(4.5e12 / 0.090)
+    assert placed.least_intensity == pytest.approx(4.5e12 / (0.090 * 900e9))
+    assert placed.most_intensity == pytest.approx(4.5e12 / 10e9)
+    # more state than could move in that time: it stayed in a cache, and bounds nothing
+    held = place_step(measures, 90e9)
+    assert held is not None and held.most_intensity is None
+    assert place_step(replace(measures, compute=Compute()), 900e9) is None
 
 
 def test_hardware_ranks_devices_for_a_run(tmp_path, capsys):

@@ -8,6 +8,7 @@ import pytest
 from topout.study.collectives import allreduce_s, halving_s, quickest_s, ring_s, tree_s
 from topout.study.job import Gradients, Input
 from topout.study.negotiation import negotiation_s
+from topout.study.step_model import group_bytes, last_group_s, ready
 from topout.study.storage import cached_share, samples_per_s
 from topout.study.stragglers import expected_maximum, split_spread
 from topout.study.system import Link, LocalStorage, SharedStorage, System
@@ -48,6 +49,31 @@ def test_between_nodes_all_links_of_a_node_carry():
     inside = ring_s(1e9, 4, 1e-3, 10e9)
     assert allreduce_s(1e9, 1, SYSTEM) == pytest.approx(inside)
     assert allreduce_s(1e9, 2, SYSTEM) == pytest.approx(inside + 2e-3 + 0.5)
+
+
+def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
+    link = Link(latency_s=1e-4, bytes_per_s=2e9, message_cpu_s=2e-4, byte_cpu_s=1e-9)
+    host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=link, between=link)
+    # six messages of 0.2 ms and 1.5 times 100 MB at 1 ns a byte are 151.2 ms of a core; four ranks have two cores
+    assert allreduce_s(1e8, 1, host) == pytest.approx(4 * 0.1512 / 2)
+    # two ranks: a core each, 100.4 ms of it; the link alone would take 50 ms
+    assert allreduce_s(1e8, 1, replace(host, ranks_per_node=2)) == pytest.approx(0.1004)
+    # cores enough: the link is the limit, 6 messages and 150 MB at 2 GB/s
+    assert allreduce_s(1e8, 1, replace(host, cores=64)) == pytest.approx(0.0756)
+    assert allreduce_s(1e8, 1, replace(host, cores=0)) == pytest.approx(0.0756)
+
+
+def test_groups_travel_when_they_were_seen_to_be_complete():
+    even = Gradients(bytes=8e6, tensors=4, groups=2)
+    seen = replace(even, ready=(0.9, 1.0), shares=(0.75, 0.25))
+    assert ready(even).tolist() == [0.2, 1.0]
+    assert ready(seen).tolist() == [0.9, 1.0]
+    assert group_bytes(seen) == [6e6, 2e6]
+    # another number of groups than was seen: evenly again
+    assert group_bytes(replace(seen, groups=4)) == [2e6] * 4
+    assert ready(replace(seen, groups=1)).tolist() == [1.0]
+    # complete after 9 and 10 ms; they take 6 and 2 ms, one after the other
+    assert last_group_s(np.array([9.0, 10.0]), [6.0, 2.0], 0.0) == 17.0
 
 
 def test_a_coordinator_reads_every_tensor_of_every_rank():

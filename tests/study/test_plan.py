@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.study.description import Ranged, put, read_job, read_system
-from topout.study.plan import Work, plan
+from topout.study.devices import Prices
+from topout.study.plan import Deadline, plan
+from topout.study.target_loss import Target
+from topout.study.work import Work, to_target
 
 JOB = read_job("resnet50-v100").value
 PERFECT = replace(
@@ -73,3 +77,153 @@ def test_plan_writes_the_request(capsys):
 def test_a_critical_batch_is_a_number_with_or_without_its_range(text, capsys):
     assert call(["plan", "resnet50-v100", "--system", "summit", "--samples", "1e6", "--critical-batch", text]) == 2
     assert "no critical batch" in capsys.readouterr().err
+
+
+def test_a_batch_of_the_curve_is_taken_out_of_its_samples():
+    target = Target(loss=1, samples=3e6, low=2e6, high=4e6, floor=0, floor_low=0, floor_high=0, exponent=1,
+                    seen_samples=3e6, is_seen=True)  # fmt: skip
+    work = to_target(target, 500, (1000, 1000, 1000))
+    # E (1 + 500 / 1000) = 3e6; S = E / B
+    assert work.samples == pytest.approx(2e6)
+    assert work.samples_range == pytest.approx((4e6 / 3, 8e6 / 3))
+    assert work.fewest_steps == pytest.approx(2000)
+    assert to_target(target, 500, None).samples == 3e6
+
+
+def test_doubtful_samples_make_the_hours_doubtful():
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, samples_range=(5e8, 2e9)), [1]).choices[0]
+    assert found.low_hours / found.hours == pytest.approx(0.5, rel=0.2)
+    assert found.high_hours / found.hours == pytest.approx(2, rel=0.2)
+
+
+def test_steps_follow_the_critical_batch():
+    batch = 6 * 256
+    choice = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, critical_batch=(batch, batch, batch)), [1]).choices[0]
+    assert choice.samples == pytest.approx(2e9)
+    assert choice.steps == pytest.approx(2e9 / batch)
+
+
+def test_in_time_is_the_cheapest_that_ends_then_and_not_the_best_value():
+    critical = (8 * 6 * 256,) * 3
+    work = Work(samples=1e9, critical_batch=critical)
+    free = plan(Ranged(PERFECT, {}), SYSTEM, work, [1, 2, 4, 8, 16])
+    hours = {choice.nodes: choice.hours for choice in free.choices}
+    found = plan(Ranged(PERFECT, {}), SYSTEM, work, [1, 2, 4, 8, 16], deadline=Deadline(hours=hours[4] * 1.01))
+    assert found.within is not None
+    assert found.recommended.nodes == found.within.nodes == 4
+    assert free.recommended.nodes == 8
+    never = plan(Ranged(PERFECT, {}), SYSTEM, work, [1, 2], deadline=Deadline(hours=hours[16]))
+    assert never.within is None
+    assert any("No number of nodes ends within" in note for note in never.notes)
+
+
+def test_money_is_node_hours_times_devices_times_price():
+    prices = Prices(date="2026-11-01", currency="EUR", per_hour={"v100 sxm2": 2.0}, watts={})
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [4], prices=prices)
+    assert found.choices[0].cost == pytest.approx(found.choices[0].node_hours * 6 * 2)
+    with pytest.raises(TopoutError, match="do not name"):
+        plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [4], prices=replace(prices, per_hour={"h100": 2.0}))
+
+
+@pytest.mark.parametrize(
+    ("run_batch", "critical", "words"),
+    [
+        (1536, None, "4.0 times the 1,536 of the run"),
+        (3072, None, None),
+        (6144, (6000.0, 6000.0, 6000.0), "beyond the critical one (6,000)"),
+        (None, None, "is not known here"),
+    ],
+)
+def test_tuning_again_is_asked_for_when_the_batch_is_another(run_batch, critical, words):
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, critical_batch=critical), [4], run_batch=run_batch)
+    said = [note for note in found.notes if "tuned again" in note]
+    assert len(said) == (words is not None)
+    assert words is None or words in said[0]
+
+
+def run_with_noise(path, value=2000.0):
+    columns = {"step": 10, "thousandths": int(value * 1000), "low_thousandths": 1_500_000,
+               "high_thousandths": 3_000_000, "drifted": 0, "num_samples": 50, "batch": 128}  # fmt: skip
+    counters = {f"noise_scale_{name}": [(10, number)] for name, number in columns.items()}
+    steps = [[StepPlan(input=100, forward=1000, backward=2000, optimizer=100, samples=64) for _ in range(20)]] * 2
+    build_run(path, steps, Plan(counters=counters))
+    assert call(["calibrate", str(path)]) == 0
+
+
+def test_a_run_lends_its_noise_scale_batch_and_losses(tmp_path, capsys):
+    run_with_noise(tmp_path / "run")
+    # 128 samples a step, so that the loss is 0.5 + 10 / sqrt(samples)
+    rows = [f"{step},{0.5 + 10 * (128 * step) ** -0.5}" for step in range(1, 400)]
+    (tmp_path / "run" / "losses.csv").write_text("\n".join(["step,loss", *rows]))
+    asked = ["plan", str(tmp_path / "run"), "--system", "summit", "--nodes", "1,2", "--target-loss", "0.54", "--json"]
+    capsys.readouterr()
+    assert call(asked) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["critical_batch"]["value"] == 2000
+    assert found["critical_batch"]["high"] == 10_000
+    assert "from the run's noise scale" in captured.err
+    # (10 / 0.04)^2 samples at batch 128, and what is left of that at a tiny one
+    samples = 62_500 / (1 + 128 / 2000) * (1 + found["choices"][0]["batch"] / 2000)
+    assert found["choices"][0]["samples"] == pytest.approx(samples, rel=0.02)
+
+
+def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys):
+    run_with_noise(tmp_path / "run")
+    (tmp_path / "run" / "critical_batch.json").write_text('{"value": 9000, "low": 8000, "high": 11000}')
+    capsys.readouterr()
+    assert (
+        call(["plan", str(tmp_path / "run"), "--system", "summit", "--nodes", "1", "--samples", "1e6", "--json"]) == 0
+    )
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["critical_batch"]["value"] == 9000
+    assert "from the probe in" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--epochs", "3"], "neither a number of samples nor a target"),
+        (["--target-loss", "0.5"], "No losses"),
+        (["--samples", "1e6", "--critical-batch", "-5"], "no critical batch"),
+        (["--samples", "1e6", "--critical-batch", "nothing.json"], "holds no probe"),
+        (["--samples", "1e6", "--nodes", "5000"], "more than Summit"),
+        (["--samples", "1e6", "--within", "soon"], "is not a time"),
+        (["--samples", "1e6", "--certainty", "90"], "no certainty"),
+        (["--samples", "1e6", "--what-if", "between.bytes_per_s=-1"], "not negative"),
+        (["--samples", "1e6", "--what-if", "betwen.bytes_per_s=1"], "is not known"),
+    ],
+)
+def test_a_plan_refuses_what_it_cannot_use(words, said, capsys):
+    assert call(["plan", "resnet50-v100", "--system", "summit", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_far_beyond_the_calibrated_nodes_a_plan_warns(capsys):
+    assert call(["plan", "resnet50-1080ti", "--system", "summit", "--samples", "1e6", "--nodes", "1,128"]) == 0
+    assert "8 times the 16" in capsys.readouterr().err
+
+
+def test_without_ranges_the_interval_is_not_known_and_that_is_said(tmp_path, capsys):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        "title='a'\n[compute]\nforward_s=1\nbackward_s=2\n[gradients]\nbytes=0\ntensors=1\n[input]\nsamples=8\n"
+    )
+    system = tmp_path / "system.toml"
+    system.write_text("title='b'\nnodes=4\nranks_per_node=1\n[inside]\nlatency_s=1e-6\nbytes_per_s=1e9\n"
+                      "[between]\nlatency_s=1e-6\nbytes_per_s=1e9\n")  # fmt: skip
+    for words in (["plan", str(job), "--samples", "1e6"], ["simulate", str(job), "--nodes", "1,4"]):
+        assert call([*words, "--system", str(system)]) == 0
+        captured = capsys.readouterr()
+        assert "not known" in captured.out
+        assert "there is no interval" in captured.err
+
+
+def test_a_mesh_is_written_once(tmp_path, capsys):
+    asked = ["plan", "resnet50-v100", "--system", "summit", "--samples", "1e9", "--critical-batch", "1000",
+             "--nodes", "64", "--mesh", str(tmp_path / "mesh.toml")]  # fmt: skip
+    assert call(asked) == 0
+    assert "The batch can grow no further" in capsys.readouterr().out
+    assert "[mesh]" in (tmp_path / "mesh.toml").read_text()
+    assert call(asked) == 2
+    assert "is there already" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def start_ranks(
 
 
 def ended(process: "subprocess.Popen[str]", stdout: str, stderr: str) -> Ended:
-    """Scripts that use torch alone may be aborted by it after their last line; those with topout never (see settling)."""
+    """torch alone may abort a script after its last line; with topout it may not (`topout.host.settling`)."""
     aborted_at_exit = process.returncode == -signal.SIGABRT and stderr.strip().endswith(ABORTED_AT_EXIT) and stdout
     is_torch_alone = "init_process_group" in Path(process.args[1]).read_text()  # type: ignore[index]
     return Ended(0 if aborted_at_exit and is_torch_alone else process.returncode, stdout, stderr)

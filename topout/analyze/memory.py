@@ -28,7 +28,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
     told = next((t.facts["out_of_memory"] for t in tables if isinstance(t.facts.get("out_of_memory"), dict)), None)
     is_out = told is not None or bool(failure and _SIGNS.search(failure))
     requested = (told or {}).get("requested_bytes") or (_requested_bytes(failure) if is_out and failure else None)
-    peak_host, peak_device = peak(tables, "resident_bytes", "worker_resident_bytes"), _peak_device(tables)
+    peak_host, peak_device = _peak_host(tables), _peak_device(tables)
     host_total = _host_total(run)
     device_total = _largest(tables, "device_total_bytes")
     parts = {name: _largest(tables, name) for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")}
@@ -71,6 +71,12 @@ def _largest_batch(
 def _requested_bytes(text: str) -> int | None:
     found = _REQUESTED.search(text)
     return round(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+
+
+def _peak_host(tables: Sequence[RankTable]) -> int | None:
+    """Sampled, workers included; a short run's highest moment lies between two samples, and the kernel knows it."""
+    seen = (peak(tables, "resident_bytes", "worker_resident_bytes"), _largest(tables, "peak_resident_bytes"))
+    return max((value for value in seen if value is not None), default=None)
 
 
 def _peak_device(tables: Sequence[RankTable]) -> int | None:

@@ -9,9 +9,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from topout.analyze.measure import measure_run
+from topout.cli.diagnoses import read_diagnosis
+from topout.cli.hardware_page import hardware_page
+from topout.cli.local_roofs import local_roofs
+from topout.cli.page_files import check_page, write_page
+from topout.cli.rooflines import Ranking
 from topout.preflight.hardware_table import find_named, listing, portrait, ridges
 from topout.report.json_report import encode
-from topout.schema.errors import ExitCode
+from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.hardware import Device, devices, sources
 from topout.schema.run_folder import open_run
 from topout.study.devices import rank_devices, read_prices
@@ -26,6 +31,8 @@ def hardware(
     for_run: Annotated[Path | None, Parameter(name="--for")] = None,
     precision: str = "bf16",
     prices: Path | None = None,
+    doctor: Path | None = None,
+    html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Print the hardware table with ridge points; with a name, one device and the origin of its figures.
@@ -40,11 +47,18 @@ def hardware(
         In which the job computes, for --for.
     prices
         A TOML file of dated prices and watts, for --for.
+    doctor
+        What topout doctor --json wrote, for the rooflines; the newest under topout-runs/doctor when left out.
+    html
+        With --for: write a page with rooflines, too; a file that ends in .html, or a folder.
     json
         Print every figure with unit, density, source and confidence as JSON.
     """
+    page = check_page(html, "devices.html")
     if for_run is not None:
-        return _rank(for_run, precision, prices, json=json)
+        return _rank(for_run, precision, prices, page, doctor, json=json)
+    if page is not None:
+        raise TopoutError("--html stands alone.", why="A page ranks devices for a run.", do="--for topout-runs/RUN")
     found = [find_named(name)] if name is not None else list(devices())
     if json:
         sys.stdout.write(encode(_document(found)))
@@ -55,11 +69,17 @@ def hardware(
     return ExitCode.FINE
 
 
-def _rank(run: Path, precision: str, prices: Path | None, *, json: bool) -> int:
+def _rank(run: Path, precision: str, prices: Path | None, page: Path | None, doctor: Path | None, *, json: bool) -> int:
     folder, _ = open_run(run)
     measures, _ = measure_run(folder)
     asked = read_prices(prices) if prices is not None else None
     found = rank_devices(measures, precision, asked)
+    if page is not None:
+        local = local_roofs(read_diagnosis(doctor), precision)
+        ranking = Ranking(
+            run=folder.path.name, measures=measures, precision=precision, fits=found, prices=asked, local=local
+        )
+        write_page(page, hardware_page(ranking))
     if json:
         rows = [asdict(fit) for fit in found]
         sys.stdout.write(encode({"version": HARDWARE_VERSION, "prices": asked and asdict(asked), "devices": rows}))

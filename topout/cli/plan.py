@@ -1,18 +1,29 @@
 """`topout plan`: how many nodes are worth asking for."""
 
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.page_files import check_page, write_page
+from topout.cli.plan_page import plan_page
+from topout.cli.plan_text import plan_text, request
+from topout.cli.plan_work import look_into_run, of_epochs, of_target
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
-from topout.study.curve import node_counts, warnings
+from topout.schema.run_folder import write_whole
+from topout.study.critical_batch import CriticalBatch, given
+from topout.study.curve import check_nodes, node_counts, warnings
 from topout.study.description import read_job, read_system
-from topout.study.plan import Choice, Plan, Work
+from topout.study.devices import read_prices
+from topout.study.mesh_proposal import propose, propose_each
+from topout.study.plan import Deadline, Plan
 from topout.study.plan import plan as make_plan
 from topout.study.what_if import apply
+from topout.submit.duration import parse_duration
 
 PLAN_VERSION = 1
 
@@ -22,12 +33,20 @@ def plan(
     /,
     *,
     system: str,
-    samples: float,
+    samples: float | None = None,
     epochs: float = 1,
+    target_loss: float | None = None,
+    losses: Path | None = None,
+    curve_batch: int | None = None,
     critical_batch: str | None = None,
     max_nodes: int | None = None,
     nodes: str | None = None,
+    within: str | None = None,
+    certainty: float = 0.9,
+    prices: Path | None = None,
+    mesh: Path | None = None,
     what_if: Annotated[list[str] | None, Parameter(consume_multiple=False, negative="")] = None,
+    html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Say how long training takes and what it costs on every number of nodes, and which are fastest and cheapest.
@@ -35,79 +54,95 @@ def plan(
     Parameters
     ----------
     job
-        A job of topout's, or a .toml or .json file (topout calibrate writes one).
+        A job of topout's, a .toml or .json file (topout calibrate writes one), or a run folder that has one.
     system
         A system of topout's, or a .toml or .json file.
     samples
         In one epoch.
     epochs
         That a small batch needs to the target.
+    target_loss
+        Train until this loss, as the curve of --losses will reach it, instead of --samples and --epochs.
+    losses
+        A .csv or .json with samples (or step) and loss; losses.csv of the run folder when left out.
+    curve_batch
+        Of all ranks, when the losses were written down; as the run recorded it when left out.
     critical_batch
-        From topout.probe_batch: 2000, or 2000:1500:3000 with its 80 % range.
+        2000, or 2000:1500:3000 with its 80 % range, or the .json of topout.probe_batch; the run's when left out.
     max_nodes
         The most to consider; all of the system when left out.
     nodes
         Exactly these, such as 1,2,4 or 1..64.
+    within
+        Ask for the fewest node-hours that end in this time, such as 24h.
+    certainty
+        Of ending in that time.
+    prices
+        A TOML file of dated prices, as for topout hardware --for.
+    mesh
+        Where to write the mesh, should one be proposed.
     what_if
         A changed value, as for topout simulate; may be given several times.
+    html
+        Write it as a page, too: a file that ends in .html, or a folder.
     json
         Print all of it as JSON.
     """
-    described, machine = read_job(job), read_system(system)
+    page = check_page(html, "plan.html")
+    seen = look_into_run(job)
+    described, machine = read_job(seen.job), read_system(system)
     for assignment in what_if or []:
         described, machine = apply(assignment, described, machine)
     counts = node_counts(nodes or f"1..{min(max_nodes or machine.value.nodes, machine.value.nodes)}")
-    work = Work(samples=samples * epochs, critical_batch=_critical(critical_batch))
-    found = make_plan(described, machine, work, counts)
-    if json:
-        sys.stdout.write(encode({"version": PLAN_VERSION, **asdict(found)}))
-    else:
-        print(f"{described.value.title} on {machine.value.title}\n")
-        print(_table(found))
-        print(_request(found))
-    for line in [*found.notes, *warnings(described, machine, counts)]:
-        print(f"Note    {line}", file=sys.stderr)
+    check_nodes(counts, machine.value)
+    critical = given(critical_batch) if critical_batch is not None else seen.critical
+    work, said = (
+        of_epochs(samples, epochs, critical)
+        if target_loss is None
+        else of_target(target_loss, losses or seen.losses, curve_batch or seen.batch, critical)
+    )
+    found = make_plan(
+        described,
+        machine,
+        work,
+        counts,
+        deadline=_deadline(within, certainty),
+        prices=read_prices(prices) if prices is not None else None,
+        run_batch=seen.batch,
+        meshes=propose_each(described, machine, counts, work),
+    )
+    if found.mesh is None:
+        found = replace(found, mesh=propose(described, machine, max(counts), work))
+    _write_mesh(found, mesh)
+    notes = [*said, *found.notes, *(found.mesh.notes if found.mesh else ()), *warnings(described, machine, counts)]
+    title = f"{described.value.title} on {machine.value.title}"
+    _tell(found, title, critical, notes, json=json)
+    if page is not None:
+        known = described.value.calibrated_nodes
+        write_page(page, plan_page(found, title, request(found), calibrated_nodes=known, notes=notes))
     return ExitCode.FINE
 
 
-def _critical(text: str | None) -> tuple[float, float, float] | None:
-    if text is None:
-        return None
-    try:
-        parts = [float(part) for part in text.split(":")]
-        value, low, high = parts if len(parts) == 3 else (parts[0], parts[0] / 1.5, parts[0] * 1.5)
-        if not 0 < low <= value <= high or len(parts) not in (1, 3):
-            raise ValueError(text)
-    except (ValueError, IndexError):
-        raise TopoutError(
-            f"{text!r} is no critical batch.",
-            why="It is a number of samples, or VALUE:LOW:HIGH in that sense.",
-            do="--critical-batch 2000:1500:3000",
-        ) from None
-    return value, low, high
+def _tell(found: Plan, title: str, critical: CriticalBatch | None, notes: Sequence[str], *, json: bool) -> None:
+    if json:
+        extra = {"critical_batch": critical, "mesh_toml": found.mesh and found.mesh.toml}
+        sys.stdout.write(encode({"version": PLAN_VERSION, **asdict(found), **extra}))
+    else:
+        print(f"{title}\n\n{plan_text(found)}\n\nNext    {request(found)}")
+    for line in notes:
+        print(f"Note    {line}", file=sys.stderr)
 
 
-def _table(found: Plan) -> str:
-    lines = [f"{'nodes':>6} {'batch':>9} {'hours':>9} {'80 % interval':>19} {'node-hours':>11} {'eff.':>5}"]
-    names = {id(found.fastest): "fastest", id(found.cheapest): "cheapest", id(found.best_value): "best value"}
-    for choice in found.choices:
-        marks = [name for key, name in names.items() if key == id(choice)]
-        if found.fastest is found.best_value is choice:
-            marks = ["fastest, best value"]
-        lines.append(
-            f"{choice.nodes:>6,} {choice.batch:>9,} {_hours(choice.hours):>9} "
-            f"{f'{_hours(choice.low_hours)} to {_hours(choice.high_hours)}':>19} {choice.node_hours:>11,.1f} "
-            f"{choice.efficiency:>5.2f}  {', '.join(marks)}".rstrip()
-        )
-    return "\n".join(lines)
+def _deadline(within: str | None, certainty: float) -> Deadline | None:
+    if not 0 < certainty < 1:
+        raise TopoutError(f"{certainty} is no certainty.", why="It lies between 0 and 1.", do="--certainty 0.9")
+    return None if within is None else Deadline(hours=parse_duration(within) / 3600, certainty=certainty)
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:,.1f} h" if hours >= 1 else f"{hours * 60:,.1f} min"
-
-
-def _request(found: Plan) -> str:
-    choice: Choice = found.best_value
-    # a job that ends a minute too early has lost everything since its checkpoint
-    minutes = max(10, round(choice.high_hours * 60 * 1.2))
-    return f"\nNext    topout submit --nodes {choice.nodes} --time {minutes // 60}:{minutes % 60:02d}:00 train.py"
+def _write_mesh(found: Plan, path: Path | None) -> None:
+    if path is None or found.mesh is None:
+        return
+    if path.exists():
+        raise TopoutError(f"{path} is there already.", why="A mesh may hold rules by hand.", do="name another file")
+    write_whole(path, found.mesh.toml)
+    print(f"{path}", file=sys.stderr)

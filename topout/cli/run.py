@@ -19,6 +19,7 @@ def run(
     module: Annotated[bool, Parameter(name=["-m", "--module"], negative="")] = False,
     steps: int | None = None,
     data_share: str | None = None,
+    batch: int | None = None,
     profile: str | None = None,
     filter: Annotated[tuple[str, ...], Parameter(name="--filter", consume_multiple=False, negative="")] = (),
     packs: Annotated[tuple[str, ...], Parameter(name="--packs", consume_multiple=False, negative="")] = (),
@@ -59,6 +60,8 @@ def run(
         End cleanly after so many optimizer steps.
     data_share
         Loaders yield only this share of their batches, such as 2%.
+    batch
+        Samples in a batch of one rank, set in the DataLoaders that feed training.
     profile
         Steps to look into with torch.profiler, such as 20-29.
     filter

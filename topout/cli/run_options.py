@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "-n": ("num_ranks", int), "--num-ranks": ("num_ranks", int), "--nodes": ("nodes", int),
     "--per-node": ("per_node", str), "--steps": ("steps", int), "--data-share": ("data_share", str),
+    "--batch": ("batch", int),
     "--profile": ("profile", str), "--filter": ("filter", str), "--bind": ("bind", str),
     "--interface": ("interface", str), "--start-timeout": ("start_timeout", float), "--restarts": ("restarts", int),
     "--min-nodes": ("min_nodes", int), "--packs": ("packs", str), "--runs": ("runs", str),

@@ -2,19 +2,41 @@
 
 import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli import scale_jobs
+from topout.cli.page_files import check_page, write_page
+from topout.cli.scale_page import scale_page
+from topout.cli.scale_text import scale_text
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT
-from topout.study.scaling import MODES, Observed, Scaling, study
-from topout.study.scaling_runs import Batch, observe, planned_runs, rank_counts, run_point
+from topout.study.largest_batch import Search, judge, largest_batch, room_of_rank, that_divides
+from topout.study.law_ranges import LawRange, law_ranges
+from topout.study.placement import current_allocation, options_inside
+from topout.study.scaling import Observed, Scaling, study
+from topout.study.scaling_runs import (
+    Batch,
+    Ended,
+    Point,
+    by_mode,
+    modes_of,
+    observe,
+    planned_points,
+    rank_counts,
+    run_point,
+    start_run,
+)
+from topout.submit.job_folder import JobFolder
 
 SCALE_VERSION = 1
+_TRIAL_STEPS = 3
+"""Of a run that looks for the largest batch: memory is at its most by then."""
 
 
 def scale(
@@ -22,12 +44,20 @@ def scale(
     ranks: str | None = None,
     mode: str | None = None,
     repeats: int = 3,
-    batch: int | None = None,
+    batch: str | None = None,
     batch_arg: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     batch_of: str = "rank",
     steps: int | None = None,
     ddp: Annotated[bool, Parameter(negative="")] = False,
+    per_node: int | None = None,
+    submit: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    time: str | None = None,
+    account: str | None = None,
+    partition: str | None = None,
+    runs_only: Annotated[bool, Parameter(negative="")] = False,
     runs: Path = Path(DEFAULT_ROOT),
+    html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run a script on several numbers of ranks and say how it scales, and which factor bends the curve.
@@ -41,78 +71,194 @@ def scale(
     ranks
         Numbers of ranks, such as 1,2,4.
     mode
-        strong: the batch of all ranks stays; weak: that of one rank. Default: as the script does.
+        strong: the batch of all ranks stays; weak: that of one rank; both. Default: as the script does.
     repeats
         Runs at each point, in turn, for the interval.
     batch
-        Batch of one rank at the fewest ranks.
+        Batch of one rank at the fewest ranks, set in the script's DataLoaders; largest: the largest that fits.
     batch_arg
-        The script's own option for the batch, such as --batch-size.
+        Set the batch with the script's own option instead, such as --batch-size.
     batch_of
         Whether that option counts samples of a rank or of all.
     steps
         End each run cleanly after so many optimizer steps.
     ddp
         Make a script for one device data-parallel.
+    per_node
+        Ranks on a node, at most; points with fewer ranks take fewer nodes of the job.
+    submit
+        Submit one job of the site's scheduler for each point, and wait for them.
+    dry_run
+        With --submit, print the job scripts and submit nothing.
+    time
+        With --submit, how long the job of a point may run, such as 30m.
+    account
+        With --submit, who pays.
+    partition
+        With --submit, partition or queue.
+    runs_only
+        Make the runs and no study of them; one number of ranks will do.
     runs
         Folder in which run folders are made.
+    html
+        Write the study as a page, too: a file that ends in .html, or a folder.
     json
         Print all of it as JSON.
     """
-    if mode is not None and mode not in MODES:
-        raise TopoutError(f"--mode {mode} is not known.", why=f"It is {' or '.join(MODES)}.", do="--mode weak")
+    page = check_page(html, "scaling.html")
+    _check_words(script_or_runs, mode, repeats)
+    folders = [Path(word) for word in script_or_runs]
+    if all((folder / "run.json").is_file() or (folder / "job.json").is_file() for folder in folders):
+        asked_of_runs = {"ranks": ranks, "batch": batch, "batch-arg": batch_arg, "steps": steps, "submit": submit}
+        _check_given(asked_of_runs, "Run folders were named, and nothing is run.")
+        observed = [run for folder in folders for run in _given(folder)]
+    else:
+        if not submit:
+            of_jobs = {"dry-run": dry_run, "time": time, "account": account, "partition": partition}
+            _check_given(of_jobs, "It is for jobs, and --submit was not given.")
+        counts = rank_counts(ranks, least=1 if runs_only else 2)
+        options = [*(["--steps", str(steps)] if steps else []), *(["--ddp"] if ddp else [])]
+        place = _Place(list(script_or_runs), options, runs, per_node, is_elsewhere=submit)
+        asked = _batch(batch, Batch(None if batch is None else 1, batch_arg, batch_of), counts, mode, place)
+        points = planned_points(counts, mode, asked)
+        if submit:
+            jobs = scale_jobs.Asked(
+                script=script_or_runs, options=options, batch=asked, repeats=repeats, runs=runs, per_node=per_node,
+                time=time, account=account, partition=partition,
+            )  # fmt: skip
+            planned = scale_jobs.submissions(points, jobs)
+            if dry_run:
+                return scale_jobs.show(planned)
+            observed = scale_jobs.run_jobs(planned, repeats, _say)
+        else:
+            observed = place.run(points, repeats)
+        if runs_only:
+            return ExitCode.FINE if observed else ExitCode.JOB_FAILED
+    _report(observed, mode, page, is_json=json)
+    return ExitCode.FINE
+
+
+def _check_words(script_or_runs: Sequence[str], mode: str | None, repeats: int) -> None:
+    modes_of(mode)
     if not script_or_runs:
         raise TopoutError(
             "There is nothing to scale.", why="No script was named.", do="topout scale --ranks 1,2 train.py"
         )
-    folders = [Path(word) for word in script_or_runs if (Path(word) / "run.json").is_file()]
-    if len(folders) == len(script_or_runs):
-        observed: list[Observed | None] = [observe(folder) for folder in folders]
+    if repeats < 1:
+        raise TopoutError(f"--repeats {repeats}?", why="A point is run once at least.", do="--repeats 3")
+
+
+def _report(observed: list[Observed], mode: str | None, page: Path | None, *, is_json: bool) -> None:
+    studies = [study(found, one) for one, found in by_mode(observed, mode).items()]
+    ranges = [_ranges(found) for found in studies]
+    _tell(studies, ranges, mode, is_json=is_json)
+    if page is not None:
+        write_page(page, scale_page(studies, ranges, observed[0].script, f"topout scale, {len(observed)} runs"))
+
+
+def _given(folder: Path) -> list[Observed]:
+    if (folder / "run.json").is_file():
+        return [observe(folder)]
+    return scale_jobs.observed_of(JobFolder(folder), None, _say)
+
+
+class _Place:
+    """Where points run when nothing is submitted: this host, or the job around this process."""
+
+    def __init__(
+        self, script: list[str], options: list[str], runs: Path, per_node: int | None, *, is_elsewhere: bool
+    ) -> None:
+        self._script, self._options, self._runs, self._per_node = script, options, runs, per_node
+        self._allocation = None if is_elsewhere else current_allocation()
+        self.is_elsewhere = is_elsewhere
+
+    def options(self, ranks: int) -> list[str]:
+        return [*self._options, *options_inside(self._allocation, ranks, self._per_node)]
+
+    def run(self, points: list[Point], repeats: int) -> list[Observed]:
+        """In turn, over and over: a machine drifts, and ratios must not. A point that failed is not tried again."""
+        for point in points:
+            self.options(point.ranks)
+        found: list[Observed] = []
+        failed: set[Point] = set()
+        try:
+            for point in points * repeats:
+                if point in failed:
+                    continue
+                one = run_point(point, self.options(point.ranks), self._script, self._runs, _say)
+                if one is None:
+                    failed.add(point)
+                else:
+                    found.append(one)
+        except KeyboardInterrupt:
+            if found:
+                _say("\nWhat was run so far:\n  topout scale " + " ".join(run.folder or run.name for run in found))
+            raise
+        return found
+
+    def largest(self, ranks: int, batch: Batch) -> int:
+        options = [
+            *self.options(ranks),
+            "--no-report",
+            *(["--steps", str(_TRIAL_STEPS)] if "--steps" not in self._options else []),
+        ]
+
+        def ended(size: int) -> Ended:
+            return start_run(replace(batch, size=size).point(ranks, ranks, None), options, self._script, self._runs)
+
+        search = Search(lambda size: judge(ended(size), size), room_of_rank(ranks), _say)
+        found = largest_batch(search)
+        _say(f"Largest batch of a rank on {ranks} rank{'s' * (ranks > 1)}: {found}, bound by {search.bound}")
+        return found
+
+
+def _batch(text: str | None, batch: Batch, counts: list[int], mode: str | None, place: _Place) -> Batch:
+    """The batch with its size: none, a number, or the largest that fits."""
+    if text is None:
+        return batch
+    if text == "largest":
+        if place.is_elsewhere:
+            raise TopoutError(
+                "--batch largest cannot be found from here.",
+                why="With --submit the points run elsewhere, on other devices than those of this host.",
+                do="find it inside a job: topout scale --batch largest --ranks 1 --runs-only SCRIPT",
+            )
+        found = place.largest(min(counts), batch)
+        return replace(batch, size=that_divides(found, counts) if mode in ("strong", "both") else found)
+    if not text.lstrip("-").isdecimal():
+        raise TopoutError(f"--batch {text} is no batch.", why="It is a number of samples, or largest.", do="--batch 64")
+    return replace(batch, size=int(text))
+
+
+def _check_given(given: Mapping[str, object], why: str) -> None:
+    """What is asked for and cannot be done is an error: silence would be taken for success."""
+    for name, value in given.items():
+        if value:
+            raise TopoutError(f"--{name} does nothing here.", why=why, do=f"leave out --{name}")
+
+
+def _ranges(found: Scaling) -> dict[str, list[LawRange]]:
+    counts = sorted({ranks for law in found.forecasts.values() for ranks in law})
+    return law_ranges(found.points, counts) if counts else {}
+
+
+def _tell(studies: list[Scaling], ranges: list[dict[str, list[LawRange]]], mode: str | None, *, is_json: bool) -> None:
+    if is_json:
+        told = [{**asdict(found), "ranges": of} for found, of in zip(studies, ranges, strict=True)]
+        content = {"mode": "both", "studies": told} if mode == "both" else told[0]
+        sys.stdout.write(encode({"version": SCALE_VERSION, **content}))
     else:
-        options = [*(["--steps", str(steps)] if steps else []), *(["--ddp"] if ddp else [])]
-        plan = planned_runs(rank_counts(ranks), mode, Batch(batch, batch_arg, batch_of), repeats)
-        observed = [run_point(words, options, list(script_or_runs), runs, _say) for words in plan]
-    found = study([run for run in observed if run is not None], mode)
-    if json:
-        sys.stdout.write(encode({"version": SCALE_VERSION, **asdict(found)}))
-    else:
-        print(_text(found, min(shutil.get_terminal_size((110, 24)).columns, 120)))
-    for note in found.notes:
+        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+        texts = [scale_text(found, of, width) for found, of in zip(studies, ranges, strict=True)]
+        print("\n\n".join(texts))
+    shared = [note for note in studies[0].notes if all(note in found.notes for found in studies)]
+    for note in shared:
         print(f"Note    {note}", file=sys.stderr)
-    return ExitCode.FINE
+    for found in studies:
+        for note in found.notes:
+            if note not in shared:
+                print(f"Note    {found.mode}: {note}", file=sys.stderr)
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _text(found: Scaling, width: int) -> str:
-    lines = [
-        f"{found.mode} scaling\n",
-        f"{'ranks':>6} {'batch':>6} {'samples/s':>11} {'80 % interval':>21} {'speed-up':>9} {'eff.':>5} {'step ms':>9} "
-        f"{'parallel':>8} {'balance':>8} {'comm.':>6}",
-    ]
-    lines += [
-        f"{point.ranks:>6} {point.batch or '–':>6} {point.samples_per_s:>11,.1f} "
-        f"{f'{point.low:,.1f} to {point.high:,.1f}':>21} {point.speedup:>9.2f} {point.efficiency:>5.2f} "
-        f"{point.step_s * 1e3:>9,.1f} {_factor(point.parallel_efficiency):>8} {_factor(point.load_balance):>8} "
-        f"{_factor(point.communication_efficiency):>6}"
-        for point in found.points
-    ]
-    names = [name for name in found.points[-1].phases_s if any(name in point.phases_s for point in found.points)]
-    lines += ["", "ms of a step, mean over ranks", f"{'ranks':>6} " + " ".join(f"{name:>10}" for name in names)]
-    lines += [
-        f"{point.ranks:>6} " + " ".join(f"{point.phases_s.get(name, 0.0) * 1e3:>10,.2f}" for name in names)
-        for point in found.points
-    ]
-    lines.append("")
-    lines.append(f"What bends it   {found.bends or 'nothing: it scales'}")
-    lines.append(f"Knee            {found.knee if found.knee else 'not reached'}")
-    for law, rates in found.forecasts.items():
-        said = ", ".join(f"{ranks} ranks {rate:,.0f}" for ranks, rate in rates.items())
-        lines.append(f"{law:<15} {said} samples/s")
-    return "\n".join(line[:width] for line in lines)
-
-
-def _factor(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"

@@ -2,16 +2,23 @@
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.page_files import check_page, write_page
+from topout.cli.simulate_page import Simulation, simulate_page
+from topout.cli.simulate_text import more_text
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode
 from topout.study.curve import Point, curve, node_counts, warnings
 from topout.study.description import read_job, read_system
+from topout.study.failures import age
 from topout.study.step_model import PARTS
+from topout.study.waterfall import waterfall as waterfall_of
 from topout.study.what_if import apply, on_device, slow_ranks
+from topout.submit.duration import parse_duration
 
 SIMULATE_VERSION = 1
 
@@ -27,6 +34,9 @@ def simulate(
     slow: str | None = None,
     steps: int = 200,
     seed: int = 0,
+    waterfall: Annotated[bool, Parameter(negative="")] = False,
+    failures: str | None = None,
+    html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict seconds and samples a second of a job on a system, with 80 % intervals.
@@ -49,9 +59,17 @@ def simulate(
         Steps to simulate at each point.
     seed
         Of the random numbers.
+    waterfall
+        From the step of a rank alone to the predicted one, part by part.
+    failures
+        Draw failures and restarts of a training that would take so long without any, such as 30d or 12h.
+    html
+        Write it as a page, too: a file that ends in .html, or a folder.
     json
         Print all of it as JSON.
     """
+    page = check_page(html, "simulation.html")
+    undisturbed_s = parse_duration(failures) if failures is not None else None
     plain_job, plain_system = read_job(job), read_system(system)
     asked_job, asked_system = plain_job, plain_system
     for assignment in what_if or []:
@@ -64,14 +82,23 @@ def simulate(
     is_changed = bool(what_if or device or slow)
     within = [count for count in counts if count <= plain_system.value.nodes]
     before = curve(plain_job, plain_system, within, steps=steps, seed=seed) if is_changed and within else []
+    falls = {point.nodes: waterfall_of(point.step, asked_job.value, asked_system.value, point.nodes, steps=steps,
+                                       seed=seed, slow=slowed) for point in points if waterfall}  # fmt: skip
+    ages = [age(asked_job.value, point.step, point.nodes, undisturbed_s, seed=seed)
+            for point in points if undisturbed_s is not None]  # fmt: skip
+    notes = warnings(asked_job, asked_system, counts)
     if json:
         rows = [{**asdict(point), "step_s": point.step.seconds} for point in points]
-        sys.stdout.write(encode({"version": SIMULATE_VERSION, "points": rows, "before": [asdict(p) for p in before]}))
+        document = {"version": SIMULATE_VERSION, "points": rows, "before": [asdict(p) for p in before]}
+        sys.stdout.write(encode(document | {"waterfalls": falls, "trainings": ages}))
     else:
-        print(f"{asked_job.value.title} on {asked_system.value.title}\n")
-        print(_table(points, before))
-    for line in warnings(asked_job, asked_system, counts):
+        print(f"{asked_job.value.title} on {asked_system.value.title}\n\n{_table(points, before)}")
+        print(more_text(falls, ages), end="")
+    for line in notes:
         print(f"Note    {line}", file=sys.stderr)
+    if page is not None:
+        changes = [*(what_if or []), *([f"device {device}"] if device else []), *([f"slow {slow}"] if slow else [])]
+        write_page(page, simulate_page(Simulation.of(asked_job, asked_system, points, before, changes)))
     return ExitCode.FINE
 
 
@@ -91,6 +118,10 @@ def _table(points: list[Point], before: list[Point]) -> str:
         shares = "".join(f" {point.step.parts[part] / point.step.seconds:>{max(6, len(part))}.1%}" for part in shown)
         lines.append(
             f"{point.nodes:>6,} {point.ranks:>8,} {point.step.seconds * 1e3:>9,.1f} {point.samples_per_s:>11,.0f} "
-            f"{f'{point.low:,.0f} to {point.high:,.0f}':>27} {point.efficiency:>5.2f}{change}{shares}"
+            f"{_interval(point):>27} {point.efficiency:>5.2f}{change}{shares}"
         )
     return "\n".join(lines)
+
+
+def _interval(point: Point) -> str:
+    return f"{point.low:,.0f} to {point.high:,.0f}" if point.low < point.high else "not known"

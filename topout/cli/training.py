@@ -16,6 +16,7 @@ from topout.launch.terminal import Terminal
 from topout.schema.spec import (
     RunSpec,
     find_config,
+    parse_batch,
     parse_bind,
     parse_per_node,
     parse_share,
@@ -54,6 +55,7 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "start_timeout_s": given.get("start_timeout"),
         "steps": given.get("steps"),
         "data_share": parse_share(given["data_share"]) if "data_share" in given else None,
+        "batch": parse_batch(given["batch"]) if "batch" in given else None,
         "profile": parse_steps_range(given["profile"]) if "profile" in given else None,
         "filter": tuple(given.get("filter", ())) or None,
         "packs": tuple(given.get("packs", ())) or None,

@@ -94,6 +94,16 @@ class WaitRecord:
         recorder.maybe_flush()
 
 
+def batch_asked(batch_size: int, *, shuffle: bool) -> int:
+    """`--batch` sets this loader's batch as it does that of stock ones: where it feeds training."""
+    recorder = current()
+    order = recorder.set_batch if recorder is not None and shuffle else None
+    if order is None:
+        return batch_size
+    order.took("topout.feed.Loader")
+    return order.size
+
+
 def batches_allowed(num_batches: int) -> int:
     """`--data-share` shortens this loader as it does stock ones."""
     recorder = current()

@@ -18,7 +18,7 @@ from topout.epoch.order import BlockShuffled, Order, Sequential, order
 from topout.epoch.partition import Partition, rank_and_world
 from topout.epoch.whole_number import whole
 from topout.feed.augment import ImageTransform, Normalize, Step, as_transform
-from topout.feed.counters import FeedCounters, WaitRecord, batches_allowed
+from topout.feed.counters import FeedCounters, WaitRecord, batch_asked, batches_allowed
 from topout.feed.curriculum import Curriculum, easiest_first
 from topout.feed.delivery import Delivery
 from topout.feed.feeding import Feeding
@@ -99,7 +99,7 @@ class Loader:
         self._now: tuple[Position, Partition, Progress] | None = None
         self._partition = Partition(
             num_positions=self._order(self._next).num_positions,
-            batch_size=batch_size,
+            batch_size=batch_asked(batch_size, shuffle=shuffle),
             rank=own_rank,
             world_size=own_world,
             last=last,

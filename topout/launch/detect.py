@@ -24,6 +24,8 @@ from topout.schema.light_dataclass import replace
 
 PACKAGE = "topout.launch.schedulers"
 SCHEDULER_VARIABLE = "TOPOUT_SCHEDULER"
+PART_VARIABLE = "TOPOUT_PART_OF_JOB"
+"""Set by whoever means a world of one rank within a larger job."""
 
 LAUNCHERS = {
     "openmpi": ("OMPI_COMM_WORLD_RANK",),
@@ -60,6 +62,9 @@ def detect_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | N
 def check_world(allocation: Allocation | None, world_size: int) -> None:
     """Raises when a job of several tasks would train as a world of one: each would train alone, and cost as much."""
     if allocation is None or world_size != 1:
+        return
+    if allocation.task is None and PART_VARIABLE in os.environ:
+        # a scaling study, which starts one job after another on part of what it was given
         return
     num_tasks = allocation.task.world_size if allocation.task is not None else allocation.num_tasks
     if num_tasks is not None and num_tasks > 1:

@@ -92,6 +92,7 @@ def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:
         "record": spec.record and has_folder,
         "steps": spec.steps,
         "data_share": spec.data_share,
+        "batch": spec.batch,
         "profile": spec.profile,
         "filter": list(spec.filter) or None,
     })  # fmt: skip

@@ -115,6 +115,8 @@ class LinkSample:
 
     num_bytes: int
     times_s: tuple[float, ...]
+    cpu_s: float | None = None
+    """Of one message, on the processors of one rank, all threads together: ranks of a host share them."""
 
 
 @dataclass(frozen=True, kw_only=True)

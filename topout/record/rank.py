@@ -16,7 +16,7 @@ import time
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from topout.record import horovod_path, jax_cluster, keras_taps, preemption, torch_taps, worker_cores
+from topout.record import horovod_path, jax_cluster, keras_taps, preemption, set_batch, torch_taps, worker_cores
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
@@ -59,14 +59,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _start_recorder(status: StatusLine) -> Recorder | None:
-    """Taps are needed for recording, and for --steps and --data-share even without it."""
+    """Taps are needed for recording, and for --steps, --data-share and --batch even without it."""
     try:
         settings = Settings.from_environment()
-        if not settings.record and settings.steps is None and settings.data_share is None:
+        if not settings.record and (settings.steps, settings.data_share, settings.batch) == (None, None, None):
             worker_cores.install()
             return None
         recorder = Recorder(settings, status)
         recorder.files.install()
+        set_batch.install(recorder)
         torch_taps.install(recorder)
         keras_taps.install(recorder)
         set_current(recorder)
@@ -198,11 +199,16 @@ def _has_own_threads() -> bool:
 def _leave_process_group() -> None:
     """Scripts forget it; left to destructors, some ranks then abort after the result is computed."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if distributed is None or not distributed.is_available():
         return
-    leaving = threading.Thread(target=distributed.destroy_process_group, daemon=True)
-    leaving.start()
-    leaving.join(EXIT_LIMIT_S / 2)
+    if distributed.is_initialized():
+        leaving = threading.Thread(target=distributed.destroy_process_group, daemon=True)
+        leaving.start()
+        leaving.join(EXIT_LIMIT_S / 2)
+    # also for a script that has left: its model may still hold the group, and the group its threads
+    from topout.host.settling import settle
+
+    settle()
 
 
 def _leave_after(code: int, seconds: float) -> None:

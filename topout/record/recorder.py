@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from topout.record.lookout import GroupProgress
+    from topout.record.set_batch import SetBatch
 
 _FLUSH_INTERVAL_NS = 1_000_000_000
 _STEP = pack_code(Kind.STEP)
@@ -61,6 +62,8 @@ class Recorder:
         """The model was last put into evaluation mode; set by the mode tap."""
         self.groups: GroupProgress | None = None
         """How far this rank is in its process groups; set by the tap of collectives."""
+        self.set_batch: SetBatch | None = None
+        """The batch of `--batch`, and which loaders took it."""
         self.main_thread = threading.get_ident()
         self._status = status
         self._facts: dict[str, Any] = {}
@@ -167,7 +170,7 @@ class Recorder:
             self.guard(callback)
         self._count_files()
         self._clock_pairs.append(clock_pair())
-        self.fact(clock_pairs=self._clock_pairs, ended=True)
+        self.fact(clock_pairs=self._clock_pairs, peak_resident_bytes=_peak_resident_bytes(), ended=True)
         if self._writer is not None:
             self._writer.close()
 
@@ -210,6 +213,15 @@ class Recorder:
         if self._writer is not None:
             self._writer.forget()
             self._writer = None
+
+
+def _peak_resident_bytes() -> int | None:
+    """Of this process; None where the kernel does not tell."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"VmHWM:")), None)
+    except (OSError, ValueError):
+        return None
 
 
 def _drop(_row: Any, /) -> None:

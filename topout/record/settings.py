@@ -23,6 +23,8 @@ class Settings:
     record: bool = True
     steps: int | None = None
     data_share: float | None = None
+    batch: int | None = None
+    """Of a rank, for the loaders that feed training."""
     profile: tuple[int, int] | None = None
     filter: tuple[str, ...] = ()
 
@@ -38,6 +40,7 @@ class Settings:
             record=bool(asked.get("record", True)),
             steps=asked.get("steps"),
             data_share=asked.get("data_share"),
+            batch=asked.get("batch"),
             profile=(profile[0], profile[1]) if profile else None,
             filter=tuple(asked.get("filter") or ()),
         )

@@ -1,19 +1,13 @@
 """One HTML file a run: the verdict first, then what it rests on, readable offline on any machine.
 
-The page asks the network for nothing and may not: its content security policy forbids every request, and allows the one
-script by its hash, so that a name smuggled in with a run cannot become code. Not the place for numbers of its own:
-whatever it shows stands in `analysis.json` or in the recording.
+Not the place for numbers of its own: whatever it shows stands in `analysis.json` or in the recording. What every page
+has around its content, the policy that forbids requests included, is in `shell`.
 """
 
-import base64
-import hashlib
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topout import __version__
-from topout.report.escape import text
 from topout.report.sections.advice import findings
 from topout.report.sections.breakdown import waterfall, where_time_goes
 from topout.report.sections.counters import counters
@@ -25,6 +19,7 @@ from topout.report.sections.setting import environment, not_measured, provenance
 from topout.report.sections.spans import spans
 from topout.report.sections.steps import steps
 from topout.report.sections.timeline import timeline
+from topout.report.shell import whole_page
 from topout.schema.analysis import Analysis
 from topout.schema.run_folder import RunFolder, write_whole
 
@@ -45,35 +40,15 @@ def render(analysis: Analysis, series: "Series | None", run: dict[str, Any]) -> 
     body += [noise_scale(analysis.measures)]
     body += [environment(analysis, run), not_measured(analysis, run, has_steps=has_steps)]
     content = "\n".join(part for part in body if part)
-    script = "\n".join(_asset(name) for name in SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="topout {__version__}">
-<title>{text(analysis.script)} – topout</title>
-<link rel="icon" href="data:,">
-<style>
-{_asset("page.css")}</style>
-</head>
-<body>
-<div class="topline"><span>topout <i>report</i></span><button type="button" id="theme" hidden>Dark</button></div>
-<header class="masthead">{masthead(analysis, run)}</header>
-<main>
-{verdict(analysis, run)}
-{content}
-</main>
-<footer>{provenance(analysis)}<p>{text(analysis.run)} · topout {__version__} · this page holds all its data</p></footer>
-<div id="tooltip" role="status" hidden></div>
-<script>{script}</script>
-</body>
-</html>
-"""
+    return whole_page(
+        kind="report",
+        title=analysis.script,
+        masthead=masthead(analysis, run),
+        main=f"{verdict(analysis, run)}\n{content}",
+        footer=provenance(analysis),
+        origin=analysis.run,
+        scripts=SCRIPTS,
+    )
 
 
 def write(analysis: Analysis, folder: RunFolder) -> Path:
@@ -101,7 +76,3 @@ def _run_of(folder: RunFolder) -> dict[str, Any]:
         # the end of a traceback names the error
         run["first_failure"] = folder.first_failure.read_text(errors="replace")[-MOST_FAILURE_CHARACTERS:]
     return run
-
-
-def _asset(name: str) -> str:
-    return (files("topout.report") / "page" / name).read_text(encoding="utf-8")

@@ -53,6 +53,8 @@ class RunSpec:
     """End cleanly after so many optimizer steps."""
     data_share: float | None = None
     """Loaders yield this share of their batches."""
+    batch: int | None = None
+    """Samples in a batch of one rank, set in the loaders that feed training."""
     profile: tuple[int, int] | None = None
     """First and last step (inclusive) of a torch.profiler window."""
     filter: tuple[str, ...] = ()
@@ -69,7 +71,7 @@ class RunSpec:
 _FROM_FILE: dict[str, tuple[Any, ...]] = {
     "num_ranks": (int,), "nodes": (int,), "per_node": (int, str), "bind": (str, bool), "interface": (str,),
     "start_timeout_s": (int, float), "restarts": (int,), "min_nodes": (int,), "record": (bool,), "steps": (int,),
-    "data_share": (str, float, int), "profile": (str, int), "filter": (list,), "packs": (list,),
+    "data_share": (str, float, int), "batch": (int,), "profile": (str, int), "filter": (list,), "packs": (list,),
     "ddp": (bool,), "runs": (str,),
 }  # fmt: skip
 """Keys of `[run]` in topout.toml, and of which types each may be."""
@@ -84,6 +86,12 @@ def parse_share(text: str | float) -> float:
     if not 0 < share <= 1:
         raise TopoutError(f"{text!r} is not a share.", why="a share is above 0 and at most 100 %", do="try 2% or 0.02")
     return share
+
+
+def parse_batch(size: int) -> int:
+    if size < 1:
+        raise TopoutError(f"--batch {size} is not possible.", why="it must be at least 1", do="try --batch 64")
+    return size
 
 
 def parse_steps_range(text: str | int) -> tuple[int, int]:
@@ -175,6 +183,7 @@ def _read_bind(value: str | bool) -> str:
 
 _READ: dict[str, Callable[[Any], Any]] = {
     "data_share": parse_share,
+    "batch": parse_batch,
     "profile": parse_steps_range,
     "per_node": parse_per_node,
     "bind": _read_bind,

@@ -4,10 +4,11 @@
     halving          2 ceil(log2 n) a + 2 (n-1)/n S b               (Rabenseifner)
     tree             2 d a + 2 S b + 2 (d-1) c b,  d = ceil(log2 n)   (double binary tree, pipelined by chunks of c)
     hierarchical     inside nodes by ring, between nodes by the best of the three, over all links of a node
+    by processors    n (2 (n-1) p + 2 (n-1)/n S q) / c where c cores of a node carry what its ranks send (Gloo)
 
-S bytes, n ranks, a seconds a message, b seconds a byte. Libraries switch between algorithms by size; so does
-`quickest`. Not for messages so small that the protocol changes, nor for a network whose middle is narrower than its
-edges.
+S bytes, n ranks, a seconds a message, b seconds a byte, p and q those of a processor. Libraries switch between
+algorithms by size; so does `quickest`. Not for messages so small that the protocol changes, nor for a network whose
+middle is narrower than its edges.
 """
 
 from math import ceil, log2
@@ -38,9 +39,20 @@ def quickest_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> f
 
 def allreduce_s(size: float, nodes: int, system: System) -> float:
     """Hierarchical: each byte crosses between nodes once for a node."""
-    ranks = system.ranks_per_node
-    inside = 0.0 if ranks < 2 else ring_s(size, ranks, system.inside.latency_s, system.inside.bytes_per_s)
-    return inside + quickest_s(size, nodes, system.between.latency_s, _together(system.between))
+    between = quickest_s(size, nodes, system.between.latency_s, _together(system.between))
+    return inside_s(size, system) + between
+
+
+def inside_s(size: float, system: System) -> float:
+    """By ring; not quicker than the cores of the node can carry the messages of all its ranks."""
+    ranks, link = system.ranks_per_node, system.inside
+    if ranks < 2:
+        return 0.0
+    on_links = ring_s(size, ranks, link.latency_s, link.bytes_per_s)
+    if system.cores == 0:
+        return on_links
+    of_one_rank = 2 * (ranks - 1) * link.message_cpu_s + 2 * (ranks - 1) / ranks * size * link.byte_cpu_s
+    return max(on_links, ranks * of_one_rank / system.cores)
 
 
 def _together(link: Link) -> float:

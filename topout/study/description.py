@@ -26,7 +26,7 @@ NORMAL_TENTH = 1.2815515655446004
 _WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
 _AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "prefetch")
 _ABOVE_ZERO = ("latency_s", "forward_s", "backward_s", "links", "sharpness")
-_SHARES = ("first_ready",)
+_SHARES = ("first_ready", "ready", "shares")
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,10 @@ class _Reader:
         place = self._place(path)
         if kind in (float, int):
             return _checked_number(kind, self._without_range(value, path), place, path[-1])
+        if kind == tuple[float, ...]:
+            if not isinstance(value, list):
+                raise TopoutError(f"{place} is {value!r}.", why="It is a list of numbers.", do="[0.3, 0.7, 1.0]")
+            return tuple(_checked_number(float, each, place, path[-1]) for each in value)
         if not isinstance(value, kind):
             kinds = "true or false" if kind is bool else "a text"
             raise TopoutError(f"{place} is {value!r}.", why=f"It is {kinds}.", do="see docs/simulate.md")

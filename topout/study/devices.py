@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topout.schema.errors import TopoutError
-from topout.schema.hardware import Device, devices, find_row
+from topout.schema.hardware import PRECISIONS, Device, Figure, devices, find_row
 from topout.schema.measures import Measures
 
 COMPUTING = ("copy", "forward", "backward", "optimizer")
@@ -31,7 +31,9 @@ class Fit:
     high_s: float
     samples_per_s: float | None
     bound: str
-    """`compute`, `bandwidth`, `memory size` (it does not fit) or `not the device`."""
+    """`compute`, `bandwidth`, `memory size` (it does not fit), `not the device`, or `as measured`: the run's own."""
+    other_s: float
+    """Of the step: input, communication and host code, which no device makes shorter."""
     cost_per_million: float | None = None
     """Samples; in the currency of the prices."""
     kilowatt_hours_per_million: float | None = None
@@ -49,6 +51,12 @@ class Prices:
 
 def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | None = None) -> list[Fit]:
     """One rank on each device of the table that has the figures, quickest first; what does not fit comes last."""
+    if precision not in PRECISIONS:
+        raise TopoutError(
+            f"--precision {precision} is not known.",
+            why=f"It is one of {', '.join(PRECISIONS)}.",
+            do="--precision bf16",
+        )
     if measures.step is None:
         raise TopoutError("The run has no steps.", why="Nothing says how long one takes.", do="topout run train.py")
     step_s = measures.step.mean_ns / 1e9
@@ -68,13 +76,16 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
         if times is None or device.kind == "cpu":
             continue
         low, middle, high, bound = times
-        needed = measures.memory.peak_device_bytes if old is not None else None
+        needed = _needed_bytes(measures, is_on_device=old is not None)
         memory = device.figures.get("memory")
         if needed and memory and needed > memory.value:
             bound = "memory size"
         elif other_s > high:
             bound = "not the device"
-        found.append(_fit(device, (other_s + low, other_s + middle, other_s + high), bound, measures, prices))
+        elif device is old:
+            # both ratios are one, and which of them binds was not seen
+            bound = "as measured"
+        found.append(_fit(device, (low, middle, high), other_s, bound, measures=measures, prices=prices))
     return sorted(found, key=lambda fit: (fit.bound == "memory size", fit.step_s))
 
 
@@ -97,14 +108,68 @@ def _flops_of_a_rank(measures: Measures) -> float:
     return (measures.compute.flops_per_step or 0.0) / max(1, measures.environment.num_ranks)
 
 
+def _needed_bytes(measures: Measures, *, is_on_device: bool) -> int:
+    """Of a run on a processor the state alone is known to move along; its other memory is not a device's."""
+    memory = measures.memory
+    state = (memory.parameter_bytes or 0) + (memory.gradient_bytes or 0) + (memory.optimizer_bytes or 0)
+    return max(state, memory.peak_device_bytes or 0) if is_on_device else state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A rank's step under a roofline: how fast it computed, and between which intensities it must lie.
+
+    A run counts operations, not bytes. It cannot have moved more than the memory could in the time that computed, and
+    must have moved its weights, gradients and optimizer state at least; that is the range.
+    """
+
+    flops: float
+    flops_per_s: float
+    least_intensity: float | None
+    """None: the bandwidth is not known."""
+    most_intensity: float | None
+    """None: the size of the state is not known."""
+
+
+def place_step(measures: Measures, bytes_per_s: float | None) -> Placement | None:
+    """None where no operations were counted or nothing computed; `bytes_per_s` is the memory's of the run's device."""
+    flops = _flops_of_a_rank(measures)
+    if measures.step is None or not flops:
+        return None
+    busy_s = measures.step.mean_ns / 1e9 * sum(measures.shares.get(name, 0.0) for name in COMPUTING)
+    if busy_s <= 0:
+        return None
+    memory = measures.memory
+    # weights are read by forward and by backward, gradients written and read, state and weights read and written
+    moved = 4 * (memory.parameter_bytes or 0) + 2 * (memory.gradient_bytes or 0) + 2 * (memory.optimizer_bytes or 0)
+    least = flops / (busy_s * bytes_per_s) if bytes_per_s else None
+    most = flops / moved if moved else None
+    if least is not None and most is not None and most < least:
+        # state that stays in a cache moves less than it would; then the upper end says nothing
+        most = None
+    return Placement(flops=flops, flops_per_s=flops / busy_s, least_intensity=least, most_intensity=most)
+
+
+def rate_for(device: Device, precision: str) -> tuple[str, Figure] | None:
+    """The arithmetic a job of that precision uses, and its name: the nearest that the device has.
+
+    Where halves are slower than single precision, libraries compute in single precision.
+    """
+    wanted = next(((name, found) for name in (precision, "fp16", "fp32") if (found := device.rate(name))), None)
+    single = device.rate("fp32")
+    if wanted is not None and single is not None and precision != "fp64" and single.value > wanted[1].value:
+        return "fp32", single
+    return wanted
+
+
 def time_ratios(old: Device, new: Device, precision: str) -> tuple[float, float] | None:
     """Time on the new one over that on the old, by arithmetic and by bandwidth; None where a figure is missing."""
     pairs = [
-        [device.rate(precision) or device.rate("fp16") or device.rate("fp32") for device in (old, new)],
+        [found[1] if (found := rate_for(device, precision)) else None for device in (old, new)],
         [device.figures.get("memory_bandwidth") for device in (old, new)],
     ]
-    found = [before.value / after.value for before, after in pairs if before is not None and after is not None]
-    return (found[0], found[1]) if len(found) == len(pairs) else None
+    ratios = [before.value / after.value for before, after in pairs if before is not None and after is not None]
+    return (ratios[0], ratios[1]) if len(ratios) == len(pairs) else None
 
 
 def _ratios(old: Device, new: Device, busy_s: float, precision: str) -> tuple[float, float, float, str] | None:
@@ -117,17 +182,23 @@ def _ratios(old: Device, new: Device, busy_s: float, precision: str) -> tuple[fl
 
 
 def _from_peak(flops: float, new: Device, precision: str) -> tuple[float, float, float, str] | None:
-    rate = new.rate(precision) or new.rate("fp16") or new.rate("fp32")
+    rate = rate_for(new, precision)
     if rate is None:
         return None
-    high, middle, low = (flops / (rate.value * share) for share in USUAL_UTILISATION)
+    high, middle, low = (flops / (rate[1].value * share) for share in USUAL_UTILISATION)
     return low, middle, high, "compute"
 
 
 def _fit(
-    device: Device, times: tuple[float, float, float], bound: str, measures: Measures, prices: Prices | None
+    device: Device,
+    busy: tuple[float, float, float],
+    other_s: float,
+    bound: str,
+    *,
+    measures: Measures,
+    prices: Prices | None,
 ) -> Fit:
-    low, middle, high = times
+    low, middle, high = (other_s + time_s for time_s in busy)
     batch = measures.input.batch_size
     rate = batch / middle if batch else None
     price = prices.per_hour.get(device.name.lower()) if prices else None
@@ -140,6 +211,7 @@ def _fit(
         high_s=high,
         samples_per_s=rate,
         bound=bound,
+        other_s=other_s,
         cost_per_million=price * hours if price is not None and hours else None,
         kilowatt_hours_per_million=watts * hours / 1000 if watts is not None and hours else None,
     )

@@ -25,9 +25,13 @@ class Gradients:
     bytes: float
     tensors: int
     groups: int = 8
-    """In how many parts they travel, of equal size."""
+    """In how many parts they travel."""
     first_ready: float = 0.2
     """Share of backward after which the first group is complete; the last is at the end."""
+    ready: tuple[float, ...] = ()
+    """The same of each group, where it was seen; counts only while it has as many entries as there are groups."""
+    shares: tuple[float, ...] = ()
+    """Of the bytes, of each group, likewise; else they are equal."""
     overlaps: bool = True
     """Whether groups travel while backward goes on."""
     negotiation: str = "none"
@@ -78,6 +82,24 @@ class Failures:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What the whole model holds on one rank that trains it alone; zero: not known. For `mesh_proposal`."""
+
+    parameter_bytes: float = 0.0
+    gradient_bytes: float = 0.0
+    """Zero: as much as the parameters."""
+    optimizer_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    """Kept for backward, of one sample."""
+    blocks: int = 0
+    """Layers of equal kind, one after another; tensor and pipeline parallelism cut along them."""
+    boundary_bytes: float = 0.0
+    """Of one sample between two blocks; zero: a seventeenth of a block's activations, as in a transformer."""
+    device_bytes: float = 0.0
+    """Zero: what the hardware table says of the system's device."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     title: str
     source: str = ""
@@ -91,3 +113,4 @@ class Job:
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     failures: Failures = field(default_factory=Failures)
+    memory: Memory = field(default_factory=Memory)

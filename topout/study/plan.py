@@ -1,40 +1,30 @@
 """How many nodes to ask for: seconds of a step times the steps that a batch needs, for every number of nodes.
 
-Steps to a target fall with the batch only while it is small against the critical batch B (McCandlish et al., 2018):
-
-    steps(b) = S (1 + B / b)        b the batch of all ranks, S steps of an unlimited batch
-
-so node-hours rise as soon as b nears B, and time stops falling. Without a critical batch the number of epochs is taken
-for fixed, which is true of small batches alone; the plan says so. Not a promise of accuracy: at another batch the rate
-and the warm-up must be tuned again (docs/large-batch.md).
+Node-hours rise as soon as the batch nears the critical one, and time stops falling (`work`). Without a critical batch
+the number of epochs is taken for fixed, which is true of small batches alone; the plan says so. Not a promise of
+accuracy: at another batch the rate and the warm-up must be tuned again (docs/large-batch.md).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from statistics import NormalDist
 
 import numpy as np
 
 from topout.schema.errors import TopoutError
 from topout.study.curve import check_nodes
 from topout.study.description import NORMAL_TENTH, Ranged
+from topout.study.devices import Prices
 from topout.study.job import Job
+from topout.study.mesh_proposal import Proposal
 from topout.study.step_model import expected_step
 from topout.study.system import System
+from topout.study.work import Work
 
 DRAWS = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What is left to do, in samples of a small batch, and how it grows with the batch."""
-
-    samples: float
-    critical_batch: tuple[float, float, float] | None = None
-    """Value, low and high of an 80 % range; None: not known."""
-
-    def samples_at(self, batch: float, critical: float | None) -> float:
-        """Samples until the target: S B of them for a tiny batch, more for a large one."""
-        return self.samples if critical is None else self.samples * (1 + batch / critical)
+RETUNE = 2
+"""A batch so many times the run's has another best rate and warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +38,13 @@ class Choice:
     node_hours: float
     efficiency: float
     """Of node-hours, against one node."""
+    steps: float = 0.0
+    samples: float = 0.0
+    """Until the end, at this batch."""
+    cost: float | None = None
+    """In the currency of the prices."""
+    chance: float | None = None
+    """Of ending within the time that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,39 +54,126 @@ class Plan:
     cheapest: Choice
     best_value: Choice
     notes: list[str]
+    within: Choice | None = None
+    """Fewest node-hours of those that end in time; None where no time was asked for, or none does."""
+    currency: str = ""
+    price_date: str = ""
+    mesh: Proposal | None = None
+
+    @property
+    def recommended(self) -> Choice:
+        return self.within or self.best_value
 
 
-def plan(job: Ranged[Job], system: Ranged[System], work: Work, nodes: Sequence[int], *, seed: int = 0) -> Plan:
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    hours: float
+    certainty: float = 0.9
+
+
+def plan(
+    job: Ranged[Job],
+    system: Ranged[System],
+    work: Work,
+    nodes: Sequence[int],
+    *,
+    seed: int = 0,
+    deadline: Deadline | None = None,
+    prices: Prices | None = None,
+    run_batch: int | None = None,
+    meshes: Mapping[int, Proposal] | None = None,
+) -> Plan:
+    """`run_batch`: samples of a step of the run that the job comes from, over all ranks.
+
+    `meshes`: by nodes, where replicas do not fit; what they take is then planned with.
+    """
     check_nodes(nodes, system.value)
     if work.samples <= 0:
         raise TopoutError("There is nothing to train.", why="No samples are left.", do="--epochs and --samples above 0")
-    random = np.random.default_rng(seed)
-    drawn = [(job.draw(random), system.draw(random), _draw_critical(work, random)) for _ in range(DRAWS)]
-    middle = None if work.critical_batch is None else work.critical_batch[0]
-    choices: list[Choice] = []
-    for count in nodes:
-        hours = _hours(job.value, system.value, work, count, middle)
-        others = [_hours(one, other, work, count, critical) for one, other, critical in drawn]
-        low, high = (float(edge) for edge in np.quantile(others, [0.1, 0.9]))
-        first = choices[0].node_hours if choices else hours * count
-        choices.append(
-            Choice(
-                nodes=count,
-                batch=_batch(job.value, system.value, count),
-                hours=hours,
-                low_hours=min(low, hours),
-                high_hours=max(high, hours),
-                node_hours=hours * count,
-                efficiency=first / (hours * count),
-            )
-        )
-    return Plan(
+    price = _price(system.value, prices)
+    choices = (
+        [_of_mesh(one, work, price, deadline) for _, one in sorted(meshes.items())]
+        if meshes
+        else _of_replicas(job, system, work, nodes, seed=seed, price=price, deadline=deadline)
+    )
+    first = choices[0].node_hours
+    choices = [replace(choice, efficiency=first / choice.node_hours) for choice in choices]
+    in_time = [one for one in choices if deadline and one.chance is not None and one.chance >= deadline.certainty]
+    found = Plan(
         choices=choices,
         fastest=min(choices, key=lambda choice: choice.hours),
         cheapest=min(choices, key=lambda choice: choice.node_hours),
         best_value=best_value(choices),
-        notes=_notes(choices, work),
+        notes=[],
+        within=min(in_time, key=lambda choice: choice.node_hours, default=None),
+        currency=prices.currency if prices else "",
+        price_date=prices.date if prices else "",
     )
+    if meshes:
+        found = replace(found, mesh=meshes[found.recommended.nodes])
+    found.notes.extend(
+        [*_late(found, deadline), *_notes(choices, work), *_retuning(found.recommended, work, run_batch)]
+    )
+    return found
+
+
+def _of_replicas(
+    job: Ranged[Job], system: Ranged[System], work: Work, nodes: Sequence[int], *, seed: int, price: float | None,
+    deadline: Deadline | None,
+) -> list[Choice]:  # fmt: skip
+    random = np.random.default_rng(seed)
+    drawn = [(job.draw(random), system.draw(random), work.draw(random)) for _ in range(DRAWS)]
+    choices = []
+    for count in nodes:
+        hours = _hours(job.value, system.value, work, count)
+        others = np.array([_hours(one, other, needed, count) for one, other, needed in drawn])
+        low, high = (float(edge) for edge in np.quantile(others, [0.1, 0.9]))
+        batch = _batch(job.value, system.value, count)
+        samples = work.samples_at(batch, work.critical_batch and work.critical_batch[0])
+        choices.append(
+            Choice(
+                nodes=count,
+                batch=batch,
+                hours=hours,
+                low_hours=min(low, hours),
+                high_hours=max(high, hours),
+                node_hours=hours * count,
+                efficiency=1.0,
+                steps=samples / batch,
+                samples=samples,
+                cost=None if price is None else price * hours * count,
+                chance=None if deadline is None else float((others <= deadline.hours).mean()),
+            )
+        )
+    return choices
+
+
+def _of_mesh(found: Proposal, work: Work, price: float | None, deadline: Deadline | None) -> Choice:
+    batch = found.mesh.batch
+    samples = work.samples_at(batch, work.critical_batch and work.critical_batch[0])
+    node_hours = found.hours * found.nodes
+    return Choice(
+        nodes=found.nodes,
+        batch=batch,
+        hours=found.hours,
+        low_hours=found.low_hours,
+        high_hours=found.high_hours,
+        node_hours=node_hours,
+        efficiency=1.0,
+        steps=samples / batch,
+        samples=samples,
+        cost=None if price is None else price * node_hours,
+        chance=None if deadline is None else _chance(found, deadline.hours),
+    )
+
+
+def _chance(found: Proposal, within_hours: float) -> float:
+    """Log-normal on both sides of the value, as its range is."""
+    edge = found.high_hours if within_hours > found.hours else found.low_hours
+    side = abs(log(edge / found.hours))
+    if side == 0:
+        return float(within_hours >= found.hours)
+    return NormalDist().cdf(log(within_hours / found.hours) / side * NORMAL_TENTH)
 
 
 def best_value(choices: Sequence[Choice]) -> Choice:
@@ -101,41 +185,68 @@ def _batch(job: Job, system: System, nodes: int) -> int:
     return job.input.samples * system.ranks_per_node * nodes
 
 
-def _hours(job: Job, system: System, work: Work, nodes: int, critical: float | None) -> float:
+def _hours(job: Job, system: System, work: Work, nodes: int) -> float:
     step = expected_step(job, system, nodes)
+    critical = work.critical_batch and work.critical_batch[0]
     return work.samples_at(step.samples, critical) / step.samples_per_s / 3600
 
 
-def _draw_critical(work: Work, random: np.random.Generator) -> float | None:
-    """Log-normal within its range: a batch cannot be negative, and ranges of it are wide."""
-    if work.critical_batch is None:
+def _price(system: System, prices: Prices | None) -> float | None:
+    """Of a node for an hour."""
+    if prices is None:
         return None
-    value, low, high = work.critical_batch
-    deviation = random.standard_normal()
-    side = np.log(high / value) if deviation > 0 else np.log(value / low)
-    return float(value * np.exp(deviation * side / NORMAL_TENTH))
+    if system.device.lower() not in prices.per_hour:
+        raise TopoutError(
+            f"The prices do not name {system.device!r}.",
+            why=f"They are of {', '.join(prices.per_hour) or 'nothing'}, and {system.title} has {system.device!r}.",
+            do=f'[device."{system.device}"] with per_hour = 3.2',
+        )
+    return prices.per_hour[system.device.lower()] * system.ranks_per_node
+
+
+def _late(found: Plan, deadline: Deadline | None) -> list[str]:
+    if deadline is None or found.within is not None:
+        return []
+    likeliest = max(found.choices, key=lambda choice: choice.chance or 0.0)
+    return [
+        f"No number of nodes ends within {deadline.hours:,.3g} h with {deadline.certainty:.0%} certainty; "
+        f"{likeliest.nodes:,} nodes do with {likeliest.chance or 0:.0%}, and {found.fastest.nodes:,} take "
+        f"{found.fastest.hours:,.3g} h."
+    ]
 
 
 def _notes(choices: Sequence[Choice], work: Work) -> list[str]:
-    notes = []
-    smallest, largest = choices[0].batch, choices[-1].batch
     if work.critical_batch is None:
-        notes.append(
+        return [
             "The critical batch is not known, so the number of epochs is taken for fixed: true of small batches alone. "
             "topout.probe_batch measures it; give it as --critical-batch."
-        )
+        ]
+    critical = work.critical_batch[0]
+    beyond = [choice for choice in choices if choice.batch > critical]
+    if not beyond:
+        return []
+    return [
+        f"From {beyond[0].nodes:,} nodes on the batch ({beyond[0].batch:,}) exceeds the critical one "
+        f"({critical:,.0f}): each further node buys less. A smaller batch a rank, or a mesh (docs/hybrid.md: "
+        "tp, pp, fsdp), uses more nodes without a larger batch."
+    ]
+
+
+def _retuning(choice: Choice, work: Work, run_batch: int | None) -> list[str]:
+    """When the recipe of the run no longer holds at the size recommended."""
+    critical = work.critical_batch and work.critical_batch[0]
+    is_beyond = critical is not None and choice.batch > critical
+    if run_batch is None:
+        if choice.nodes == 1 and not is_beyond:
+            return []
+        why = "which batch the recipe was tuned for is not known here"
+    elif choice.batch > RETUNE * run_batch:
+        why = f"that is {choice.batch / run_batch:,.1f} times the {run_batch:,} of the run"
+    elif is_beyond:
+        why = f"that is beyond the critical one ({critical:,.0f})"
     else:
-        critical = work.critical_batch[0]
-        beyond = [choice for choice in choices if choice.batch > critical]
-        if beyond:
-            notes.append(
-                f"From {beyond[0].nodes:,} nodes on the batch ({beyond[0].batch:,}) exceeds the critical one "
-                f"({critical:,.0f}): each further node buys less. A smaller batch a rank, or a mesh (docs/hybrid.md: "
-                "tp, pp, fsdp), uses more nodes without a larger batch."
-            )
-    if largest > smallest:
-        notes.append(
-            f"The batch grows from {smallest:,} to {largest:,}. Learning rate and warm-up must be scaled and tuned "
-            "again at the size chosen (docs/large-batch.md); the hours hold if they are."
-        )
-    return notes
+        return []
+    return [
+        f"At {choice.nodes:,} nodes the batch is {choice.batch:,}; {why}. Learning rate and warm-up must be scaled and "
+        "tuned again at that size (docs/large-batch.md); the hours hold if they are."
+    ]

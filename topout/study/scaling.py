@@ -7,17 +7,19 @@ their ranks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean, median, stdev
 
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
-from topout.study.baselines import laws
+from topout.study.point_laws import FittedLaw, fitted_laws
 
 MODES = ("strong", "weak")
 KNEE = 0.5
 """The knee: from here on the last doubling of ranks brought less than half of what it should."""
+SUPERLINEAR = 1.1
+"""More than this per rank needs an explanation."""
 _T_80 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397, 9: 1.383}
 """Student's quantile for an 80 % interval by degrees of freedom."""
 
@@ -32,6 +34,9 @@ class Observed:
     batch: int | None
     """Of one rank."""
     measures: Measures
+    failed: str | None = None
+    """How it ended, where that was no good end."""
+    folder: str | None = None
 
     @property
     def samples_per_s(self) -> float | None:
@@ -56,6 +61,8 @@ class ScalingPoint:
     load_balance: float | None
     communication_efficiency: float | None
     peak_bytes: int | None
+    """Of the rank that held most, on its device where it has one."""
+    is_device_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +76,20 @@ class Scaling:
     forecasts: dict[str, dict[int, float]]
     """Law -> samples a second at twice and four times the largest number of ranks."""
     notes: list[str]
+    parameters: dict[str, int] = field(default_factory=dict)
+    """Law -> how many numbers of it were fitted, the rate of one rank among them."""
+    errors: dict[str, float] = field(default_factory=dict)
+    """Law -> its largest relative error on the points."""
 
 
 def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
     """`mode` is found out from the batches where it is left out."""
-    usable = [run for run in runs if run.samples_per_s]
-    notes = [f"{run.name} gave no throughput and is left out." for run in runs if not run.samples_per_s]
+    usable = [run for run in runs if run.samples_per_s and not run.failed]
+    notes = [
+        f"{run.name} ({run.ranks} ranks) {run.failed or 'gave no throughput'} and is left out."
+        for run in runs
+        if run not in usable
+    ]
     mode = mode or _mode_of(usable)
     _check(usable, mode)
     by_ranks: dict[int, list[Observed]] = {}
@@ -89,16 +104,21 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
     if len(set(threads.values()) - {None}) > 1:
         said = ", ".join(f"{ranks} ranks {count} each" for ranks, count in sorted(threads.items()))
         notes.append(f"Threads of a rank: {said}. More ranks share the same cores, so each computes more slowly.")
-    for early, late in pairwise(points):
-        if late.high < early.low:
-            notes.append(f"{late.ranks} ranks were slower than {early.ranks}: not a curve that any law here has.")
+    notes += [_dip(early, late) for early, late in pairwise(points) if late.samples_per_s < early.samples_per_s]
+    notes += [_superlinear(point, first) for point in points if point.efficiency > SUPERLINEAR]
+    fitted = _fitted(points, notes)
+    largest = max(by_ranks)
     return Scaling(
         mode=mode,
         points=points,
         bends=_what_bends(points),
         knee=_knee(points),
-        forecasts=_forecasts(points, first, notes),
+        forecasts={
+            name: {factor * largest: law.rate(factor * largest) for factor in (2, 4)} for name, law in fitted.items()
+        },
         notes=notes,
+        parameters={name: law.parameters for name, law in fitted.items()},
+        errors={name: law.error for name, law in fitted.items()},
     )
 
 
@@ -122,14 +142,15 @@ def _check(runs: Sequence[Observed], mode: str) -> None:
             why="A curve through different programs says nothing.",
             do="name runs of one script",
         )
-    batches = {run.ranks: run.batch for run in runs if run.batch}
-    keeps = {ranks * batch for ranks, batch in batches.items()} if mode == "strong" else set(batches.values())
+    # pairs, since runs of one number of ranks may differ as well
+    batches = {(run.ranks, run.batch) for run in runs if run.batch}
+    keeps = {ranks * batch if mode == "strong" else batch for ranks, batch in batches}
     if len(keeps) > 1:
-        seen = ", ".join(f"{ranks} ranks of {batch}" for ranks, batch in sorted(batches.items()))
+        seen = ", ".join(f"{ranks} ranks of {batch}" for ranks, batch in sorted(batches))
         raise TopoutError(
             f"The batch does not follow {mode} scaling: {seen}.",
             why="Strong scaling keeps the batch of all ranks, weak scaling that of one.",
-            do=f"--mode {'weak' if mode == 'strong' else 'strong'}, or run again with --batch-arg",
+            do=f"--mode {'weak' if mode == 'strong' else 'strong'}, both for runs of either, or run again with --batch",
         )
 
 
@@ -140,7 +161,8 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
     step_s = median(run.measures.step.mean_ns for run in runs if run.measures.step) / 1e9
     shares = {name: mean(run.measures.shares.get(name, 0.0) for run in runs) for name in PHASES}
     pops = [run.measures.pop for run in runs if run.measures.pop]
-    memory = [run.measures.memory.peak_device_bytes or run.measures.memory.peak_host_bytes or 0 for run in runs]
+    device = max((run.measures.memory.peak_device_bytes or 0 for run in runs), default=0)
+    host = max((run.measures.memory.peak_host_bytes or 0 for run in runs), default=0)
     return ScalingPoint(
         ranks=ranks,
         num_runs=len(runs),
@@ -155,7 +177,8 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
         parallel_efficiency=mean(pop.parallel_efficiency for pop in pops) if pops else None,
         load_balance=mean(pop.load_balance for pop in pops) if pops else None,
         communication_efficiency=mean(pop.communication_efficiency for pop in pops) if pops else None,
-        peak_bytes=max(memory) or None,
+        peak_bytes=device or host or None,
+        is_device_memory=device > 0,
     )
 
 
@@ -181,10 +204,34 @@ def _knee(points: Sequence[ScalingPoint]) -> int | None:
     return None
 
 
-def _forecasts(points: Sequence[ScalingPoint], first: int, notes: list[str]) -> dict[str, dict[int, float]]:
-    if first != 1:
+def _dip(early: ScalingPoint, late: ScalingPoint) -> str:
+    """More ranks and less throughput: whether that is more than the runs differ by among themselves."""
+    said = f"{late.ranks} ranks were slower than {early.ranks}: {_with_range(late)} samples/s against "
+    said += _with_range(early)
+    if early.num_runs < 2 or late.num_runs < 2:
+        return f"{said}. Of single runs nobody can tell whether that is chance. --repeats 3"
+    if late.high < early.low:
+        return f"{said}. That is more than the spread of the runs; only USL and PMNF can bend down."
+    return f"{said}. That is within the spread of the runs, so it may be chance; more --repeats would tell."
+
+
+def _superlinear(point: ScalingPoint, first: int) -> str:
+    return (
+        f"{point.ranks} ranks are {point.efficiency:.2f} times as efficient as {first}. Either what a rank works on "
+        f"fits a faster memory there, or the runs of {first} were held up by something else: look at those first."
+    )
+
+
+def _with_range(point: ScalingPoint) -> str:
+    return f"{point.samples_per_s:,.1f} ({point.low:,.1f} to {point.high:,.1f})"
+
+
+def _fitted(points: Sequence[ScalingPoint], notes: list[str]) -> dict[str, FittedLaw]:
+    if points[0].ranks != 1:
         notes.append("No point of one rank, so no law was fitted.")
         return {}
-    rates = {point.ranks: point.samples_per_s for point in points}
-    largest = max(rates)
-    return {name: {factor * largest: law(factor * largest) for factor in (2, 4)} for name, law in laws(rates).items()}
+    found, left_out = fitted_laws(points)
+    if left_out:
+        said = ", ".join(f"{name} ({count})" for name, count in left_out.items())
+        notes.append(f"Left out, since they have as many numbers as there are points ({len(points)}) or more: {said}.")
+    return found

@@ -4,64 +4,88 @@ Each is a `topout run` of its own, so the script meets what it will meet in earn
 is in `scaling`.
 """
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from topout.analyze.measure import measure_run
+from topout.launch.detect import PART_VARIABLE
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import open_run
-from topout.study.scaling import Observed
+from topout.study.scaling import MODES, Observed
+
+Say = Callable[[str], None]
 
 
 def observe(folder: Path) -> Observed:
     opened, run = open_run(folder)
     measures, _ = measure_run(opened)
-    script = str((run.get("spec") or {}).get("script") or run.get("script") or folder.name)
+    spec = run.get("spec") or {}
+    script = str(spec.get("script") or run.get("script") or folder.name)
     return Observed(
         name=folder.name,
         script=script,
         ranks=measures.environment.num_ranks,
         batch=measures.input.batch_size,
         measures=measures,
+        failed=_failure(run),
+        folder=str(folder),
     )
 
 
-def rank_counts(text: str | None) -> list[int]:
+def _failure(run: Mapping[str, Any]) -> str | None:
+    status = str(run.get("status") or "finished")
+    if status == "finished":
+        return None
+    return "is still running" if status == "running" else f"{status} with code {run.get('exit_code')}"
+
+
+def rank_counts(text: str | None, *, least: int = 2) -> list[int]:
     try:
         found = [int(part) for part in (text or "").split(",")]
-        if min(found) < 1 or len(set(found)) < 2:
+        if min(found) < 1 or len(set(found)) < least:
             raise ValueError(text)
     except ValueError:
-        raise TopoutError(
-            f"--ranks {text} are no numbers of ranks.", why="There are two at least.", do="--ranks 1,2,4"
-        ) from None
+        why = "There are two at least, since speed-up is a ratio." if least > 1 else "They are whole and above zero."
+        raise TopoutError(f"--ranks {text} are no numbers of ranks.", why=why, do="--ranks 1,2,4") from None
     return sorted(set(found))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How the batch of a script is set; nothing given, the script chooses."""
+    """How the batch is set: by the script's own option, else in its DataLoaders; without a size the script chooses."""
 
     size: int | None
     option: str | None
     counts: str
 
     def __post_init__(self) -> None:
-        if (self.size is None) != (self.option is None):
+        if self.option is not None and self.size is None:
             raise TopoutError(
-                f"{'--batch' if self.option is None else '--batch-arg'} stands alone.",
-                why="One says how large the batch of a rank is, the other which option of the script sets it.",
+                "--batch-arg stands alone.",
+                why="It says which option of the script sets the batch, --batch how large that of a rank is.",
                 do="--batch-arg --batch-size --batch 256",
             )
         if self.counts not in ("rank", "all"):
             raise TopoutError(f"--batch-of {self.counts}?", why="It is rank or all.", do="--batch-of all")
+        if self.counts == "all" and self.option is None:
+            raise TopoutError(
+                "--batch-of all stands alone.",
+                why="It says what the script's own option counts, and --batch-arg does not name one.",
+                do="--batch-arg --batch-size",
+            )
+        if self.size is not None and self.size < 1:
+            raise TopoutError(f"--batch {self.size}?", why="A batch has one sample at least.", do="--batch 64")
 
-    def words(self, count: int, fewest: int, mode: str | None) -> list[str]:
-        if self.size is None or self.option is None:
-            return []
+    def of_rank(self, count: int, fewest: int, mode: str | None) -> int | None:
+        """Samples of one rank at so many ranks."""
+        if self.size is None:
+            return None
         total = self.size * (fewest if mode == "strong" else count)
         if total % count:
             raise TopoutError(
@@ -69,35 +93,144 @@ class Batch:
                 why="Strong scaling keeps it the same at every point.",
                 do=f"--batch {self.size * count} or another that does",
             )
-        return [self.option, str(total if self.counts == "all" else total // count)]
+        return total // count
+
+    def point(self, count: int, fewest: int, mode: str | None) -> "Point":
+        size = self.of_rank(count, fewest, mode)
+        if size is None:
+            return Point(count, None)
+        if self.option is None:
+            return Point(count, size, options=("--batch", str(size)))
+        return Point(count, size, words=(self.option, str(size * count if self.counts == "all" else size)))
+
+    def words(self, count: int, fewest: int, mode: str | None) -> list[str]:
+        """For the script; empty where its loaders are set instead."""
+        return list(self.point(count, fewest, mode).words)
 
 
-def planned_runs(counts: list[int], mode: str | None, batch: Batch, repeats: int) -> list[tuple[int, list[str]]]:
-    """Ranks and further words for the script, point by point, over and over: a machine drifts, and ratios must not."""
-    return [(count, batch.words(count, counts[0], mode)) for count in counts] * repeats
+@dataclass(frozen=True)
+class Point:
+    """What is run: ranks, the batch of one of them, and the words that make it so."""
+
+    ranks: int
+    batch: int | None
+    options: tuple[str, ...] = ()
+    """Of `topout run`."""
+    words: tuple[str, ...] = ()
+    """Of the script, after its own."""
 
 
-def run_point(
-    point: tuple[int, list[str]], options: list[str], script: list[str], runs: Path, say: Callable[[str], None]
-) -> Observed | None:
+def modes_of(mode: str | None) -> list[str | None]:
+    """Those that a word asks for."""
+    if mode == "both":
+        return list(MODES)
+    if mode is not None and mode not in MODES:
+        raise TopoutError(f"--mode {mode} is not known.", why="It is strong, weak or both.", do="--mode weak")
+    return [mode]
+
+
+def planned_points(counts: Sequence[int], mode: str | None, batch: Batch) -> list[Point]:
+    """Without repeats; what strong and weak have in common is there once."""
+    if mode == "both" and batch.size is None:
+        raise TopoutError(
+            "--mode both needs a batch.",
+            why="A script that chooses its own batch does one of the two.",
+            do="--mode both --batch 256",
+        )
+    found = [batch.point(count, min(counts), one) for one in modes_of(mode) for count in counts]
+    return sorted(dict.fromkeys(found), key=lambda point: (point.ranks, -(point.batch or 0)))
+
+
+def by_mode(runs: Sequence[Observed], mode: str | None) -> dict[str | None, list[Observed]]:
+    """The runs of each study; with `both` those that keep the batch of all ranks, and those that keep that of one."""
+    if mode != "both":
+        return {mode: list(runs)}
+    known = [run for run in runs if run.batch]
+    first = min((run.ranks for run in known), default=0)
+    batches = {run.batch for run in known if run.ranks == first}
+    if len(batches) != 1:
+        raise TopoutError(
+            "There is no point that strong and weak scaling have in common.",
+            why=f"The runs of the fewest ranks have batches of {', '.join(map(str, sorted(map(str, batches))))}."
+            if batches
+            else "No run says what its batch is.",
+            do="name runs of one batch at the fewest ranks, or --mode strong, or weak",
+        )
+    (size,) = batches
+    strong = [run for run in known if run.batch and run.batch * run.ranks == (size or 0) * first]
+    weak = [run for run in known if run.batch == size]
+    for run in runs:
+        if run not in strong and run not in weak:
+            batch = f"a batch of {run.batch}" if run.batch else "an unknown batch"
+            raise TopoutError(
+                f"{run.name} belongs to neither: {run.ranks} ranks with {batch}.",
+                why=f"With {size} on {first} ranks, strong keeps {(size or 0) * first} in all and weak {size} each.",
+                do="leave it out; where --batch-arg counts samples of all ranks: --batch-of all",
+            )
+    return {"strong": strong, "weak": weak}
+
+
+def run_point(point: Point, options: Sequence[str], script: Sequence[str], runs: Path, say: Say) -> Observed | None:
     """None where the script failed at this point, which is said; a command that cannot be is an error at once."""
-    count, words = point
-    before = set(runs.glob("*/run.json"))
-    command = [sys.executable, "-m", "topout", "run", "-q", "-n", str(count), "--runs", str(runs), *options]
-    done = subprocess.run([*command, *script, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-    made = sorted(set(runs.glob("*/run.json")) - before)
-    last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
-    if done.returncode == ExitCode.USAGE and not made:
-        parts = [line.strip().removeprefix("why").removeprefix("do").strip() for line in last]
-        raise TopoutError(parts[0], why=parts[1], do=parts[2]) if len(parts) == 3 else _refused(" ".join(last))
-    if done.returncode not in (ExitCode.FINE, ExitCode.FINDINGS) or not made:
-        say(f"Note    {count} ranks failed with {done.returncode}: {' | '.join(last)}")
+    ended = start_run(point, options, script, runs)
+    if ended.is_refused:
+        raise ended.refusal()
+    if ended.code != ExitCode.FINE or ended.folder is None:
+        say(f"Note    {point.ranks} ranks failed with {ended.code}: {' | '.join(ended.last_lines)}")
         return None
-    found = observe(made[-1].parent)
+    return seen(ended.folder, point, say)
+
+
+def seen(folder: Path, point: Point | None, say: Say) -> Observed:
+    found = observe(folder)
+    if found.batch is None and point is not None and point.batch is not None:
+        found = replace(found, batch=point.batch)
     rate = f"{found.samples_per_s:,.0f} samples/s" if found.samples_per_s else "no throughput"
-    say(f"{count:>4} ranks  {rate:>20}  {made[-1].parent}")
+    say(f"{found.ranks:>4} ranks  {rate:>20}  {folder}")
     return found
 
 
-def _refused(text: str) -> TopoutError:
-    return TopoutError("The script could not be started.", why=text, do="topout run SCRIPT")
+@dataclass(frozen=True)
+class Ended:
+    """How a `topout run` ended."""
+
+    code: int
+    folder: Path | None
+    last_lines: list[str]
+
+    @property
+    def is_refused(self) -> bool:
+        """By topout, not by the script: it was never begun, or the batch was not taken."""
+        is_kept = any(line.startswith("--batch ") and "was not taken" in line for line in self.last_lines)
+        return self.code == ExitCode.USAGE and (self.folder is None or is_kept)
+
+    def refusal(self) -> TopoutError:
+        parts = [line.strip().removeprefix("why").removeprefix("do").strip() for line in self.last_lines]
+        if len(parts) == 3:
+            return TopoutError(parts[0], why=parts[1], do=parts[2])
+        return TopoutError("The script could not be started.", why=" ".join(parts), do="topout run SCRIPT")
+
+
+def start_run(point: Point, options: Sequence[str], script: Sequence[str], runs: Path) -> Ended:
+    before = set(runs.glob("*/run.json"))
+    command = [sys.executable, "-m", "topout", "run", "-q", "-n", str(point.ranks), "--runs", str(runs)]
+    done = subprocess.run(
+        [*command, *options, *point.options, *script, *point.words],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, env=environment(os.environ),
+    )  # fmt: skip
+    made = sorted(path for path in set(runs.glob("*/run.json")) - before if _is_ours(path))
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
+    return Ended(done.returncode, made[-1].parent if made else None, last)
+
+
+def _is_ours(run_json: Path) -> bool:
+    """Other jobs of the study may write into the same folder at the same time."""
+    try:
+        content = json.loads(run_json.read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(content.get("job") == os.environ.get("TOPOUT_JOB"))
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    return {**inherited, PART_VARIABLE: "1"}

@@ -13,7 +13,7 @@ import numpy as np
 from topout.study.collectives import allreduce_s
 from topout.study.job import Job
 from topout.study.negotiation import negotiation_s
-from topout.study.step_model import Step, around, last_group_s, ready
+from topout.study.step_model import Step, around, group_bytes, last_group_s, ready
 from topout.study.storage import samples_per_s
 from topout.study.system import System
 
@@ -44,7 +44,7 @@ def simulate(
     local = system.ranks_per_node
     speed = _speeds(job, nodes * local, random, slow)
     shares = ready(job.gradients)
-    each_s = allreduce_s(job.gradients.bytes / job.gradients.groups, nodes, system)
+    each_s = [allreduce_s(size, nodes, system) for size in group_bytes(job.gradients)]
     agreeing_s = negotiation_s(job.gradients, nodes, system) / job.gradients.groups
     loaders = _Loaders(job, system, nodes, random)
     compute = job.compute

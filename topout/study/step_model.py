@@ -9,6 +9,7 @@ when the next batch is. `simulate` takes the same steps one by one; the two agre
 not vary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -66,7 +67,7 @@ def exposed_s(
     gradients: Gradients, forward_s: float, backward_s: float, nodes: int, system: System
 ) -> tuple[float, float]:
     """What negotiation and all-reduce add to the end of backward."""
-    each_s = allreduce_s(gradients.bytes / gradients.groups, nodes, system)
+    each_s = [allreduce_s(size, nodes, system) for size in group_bytes(gradients)]
     agreeing_s = negotiation_s(gradients, nodes, system) / gradients.groups
     there = last_group_s(forward_s + backward_s * ready(gradients), each_s, agreeing_s)
     without = last_group_s(forward_s + backward_s * ready(gradients), each_s, 0.0)
@@ -79,16 +80,24 @@ def ready(gradients: Gradients) -> NDArray[np.float64]:
     """Share of backward after which each group is complete."""
     if not gradients.overlaps:
         return np.ones(gradients.groups)
+    if len(gradients.ready) == gradients.groups:
+        return np.asarray(gradients.ready, dtype=np.float64)
     if gradients.groups == 1:
         return np.ones(1)
     return np.linspace(gradients.first_ready, 1, gradients.groups)
 
 
-def last_group_s(ready_s: NDArray[np.float64], each_s: float, agreeing_s: float) -> float:
+def group_bytes(gradients: Gradients) -> list[float]:
+    if len(gradients.shares) == gradients.groups:
+        return [gradients.bytes * share for share in gradients.shares]
+    return [gradients.bytes / gradients.groups] * gradients.groups
+
+
+def last_group_s(ready_s: NDArray[np.float64], each_s: Sequence[float], agreeing_s: float) -> float:
     agreed = there = -inf
-    for moment in ready_s:
+    for moment, travelling_s in zip(ready_s, each_s, strict=True):
         agreed = max(agreed, float(moment)) + agreeing_s
-        there = max(there, agreed) + each_s
+        there = max(there, agreed) + travelling_s
     return there
 
 

@@ -14,6 +14,10 @@ class Link:
     """Of one link, one way."""
     links: float = 1.0
     """How many of them a node has; a fraction where they cannot all be filled."""
+    message_cpu_s: float = 0.0
+    """What a message costs a rank's processors; zero: a device carries it."""
+    byte_cpu_s: float = 0.0
+    """The same for a byte sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +45,8 @@ class System:
     nodes: int
     """How many there are; no prediction goes further."""
     ranks_per_node: int
+    cores: int = 0
+    """Of a node, that its ranks share when they carry messages; zero: not known, no limit."""
     device: str = ""
     """A name of `topout hardware`."""
     source: str = ""

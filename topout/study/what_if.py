@@ -1,10 +1,15 @@
-"""Changes to a description: another value, another device, some slow ranks.
+"""Changes to a description: another value, another batch, another device, some slow ranks.
+
+`input.samples=128` is another batch of a rank: forward and backward take as much longer as there are more samples, or
+somewhat less, for larger batches compute more efficiently (the ratio to the power of 0.9 is the other end of the
+range). `gradients.bucket_bytes=25e6` is the size of a group instead of their number, as DDP has it.
 
 A device is swapped by the hardware table: a step cannot gain more than the ratio of arithmetic or that of memory
 bandwidth, whichever is larger, nor less than the smaller; the two are the range, their geometric mean the value.
 """
 
 from dataclasses import fields, replace
+from math import ceil, inf
 
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import Device, devices, find_row
@@ -14,13 +19,49 @@ from topout.study.job import Job
 from topout.study.simulate import Slow
 from topout.study.system import System
 
+EFFICIENT = 0.9
+"""Time grows with the batch by this power where kernels were too small to fill a device."""
+
 
 def apply(assignment: str, job: Ranged[Job], system: Ranged[System]) -> tuple[Ranged[Job], Ranged[System]]:
     """`input.source=shared` changes the job, `between.bytes_per_s=25e9` the system."""
-    first = assignment.partition("=")[0].strip().partition(".")[0]
+    name, _, text = assignment.partition("=")
+    if name.strip() == "gradients.bucket_bytes":
+        return change(job, f"gradients.groups={_groups(text, job.value, assignment)}"), system
+    if name.strip() == "input.samples":
+        return with_batch(job, change(job, assignment).value.input.samples), system
+    first = name.strip().partition(".")[0]
     if first in {entry.name for entry in fields(System)} - {"title", "source", "device"}:
         return job, change(system, assignment)
     return change(job, assignment), system
+
+
+def with_batch(job: Ranged[Job], samples: int) -> Ranged[Job]:
+    """The same job with another batch of a rank."""
+    ratio = samples / job.value.input.samples
+    edges = sorted((ratio, ratio**EFFICIENT))
+    compute, ranges = job.value.compute, dict(job.ranges)
+    scaled = {}
+    for part in ("forward_s", "backward_s"):
+        value = getattr(compute, part)
+        low, high = ranges.get(("compute", part), (value, value))
+        scaled[part] = value * ratio
+        if ratio != 1:
+            ranges["compute", part] = (low * edges[0], high * edges[1])
+    inside = replace(job.value.input, samples=samples)
+    return Ranged(replace(job.value, compute=replace(compute, **scaled), input=inside), ranges)
+
+
+def _groups(text: str, job: Job, assignment: str) -> int:
+    try:
+        size = float(text)
+        if not 0 < size < inf:
+            raise ValueError(text)
+    except ValueError:
+        raise TopoutError(
+            f"{assignment!r} is no size.", why="It is bytes above 0.", do="--what-if gradients.bucket_bytes=25e6"
+        ) from None
+    return max(1, ceil(job.gradients.bytes / size))
 
 
 def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Job]:

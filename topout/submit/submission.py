@@ -48,6 +48,8 @@ class Submission:
     folder: Path
     """In which the job runs."""
     runs: Path
+    verb: str = "run"
+    """Of topout, which the job calls with the options."""
     evaluation_words: tuple[str, ...] = ()
     """A script and its arguments that run on one node after a success."""
 
@@ -97,7 +99,7 @@ def topout_words(site: Site) -> list[str]:
 def training_script(submission: Submission, job: JobFolder) -> str:
     site, queue = submission.site, submission.queue
     request = _request(submission, job)
-    run = [*topout_words(site), "run", *submission.options, *_script_words(submission.script_words)]
+    run = [*topout_words(site), submission.verb, *submission.options, *_script_words(submission.script_words)]
     return job_script(
         submission.plugin.directives(request),
         site,

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from topout.host.file_systems import is_network
 from topout.preflight.amounts import count, seconds
 from topout.preflight.check import Check, Reading, Verdict, over_hosts, unmeasured
 from topout.preflight.facts import Facts, ImportTime
-from topout.preflight.file_systems import is_network
 
 GROUP = "Start of the stack"
 _LONG_S = 15.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from topout.preflight.alpha_beta import Fit, fit_link
+from topout.preflight.alpha_beta import Fit, fit_line, fit_link
 from topout.preflight.amounts import percent, rate, seconds, size
 from topout.preflight.check import UNEVEN_SHARE, Check, Verdict, named, unmeasured
 from topout.preflight.facts import Facts, Link
@@ -42,6 +42,9 @@ class FittedLink:
     """How far the fitted line is off at worst; from a third on, believe `largest_bytes_per_s` for large messages."""
     slowest: str | None = None
     """The pair of hosts far behind the others."""
+    cpu_alpha_s: float | None = None
+    """Of a message on the processors of one rank, without its bytes."""
+    cpu_s_per_byte: float | None = None
 
 
 def fit_classes(hosts: Sequence[Facts]) -> tuple[FittedLink, ...]:
@@ -82,6 +85,8 @@ def _fit_class(links: Sequence[Link]) -> FittedLink | None:
     ordered = sorted(fits, key=lambda pair: pair[1].beta_bytes_per_s or 0.0)
     link, fit = ordered[len(ordered) // 2]
     largest = max(link.samples, key=lambda sample: sample.num_bytes)
+    costs = [(sample.num_bytes, sample.cpu_s) for sample in link.samples if sample.cpu_s]
+    cpu_alpha_s, cpu_s_per_byte = fit_line(costs) if len(costs) > 1 else (None, None)
     return FittedLink(
         link_class=link.link_class,
         operation=link.operation,
@@ -96,6 +101,8 @@ def _fit_class(links: Sequence[Link]) -> FittedLink | None:
         largest_num_bytes=largest.num_bytes,
         worst_error_share=fit.worst_error_share,
         slowest=_laggard(ordered),
+        cpu_alpha_s=cpu_alpha_s,
+        cpu_s_per_byte=cpu_s_per_byte,
     )
 
 

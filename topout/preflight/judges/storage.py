@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
+from topout.host.file_systems import is_network
 from topout.preflight.amounts import count, rate, size
 from topout.preflight.check import Check, Reading, Verdict, over_hosts
 from topout.preflight.facts import Facts, Place
-from topout.preflight.file_systems import is_network
 
 GROUP = "File systems"
 _ENOUGH_OPENS_PER_S = 1000.0

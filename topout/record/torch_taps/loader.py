@@ -11,6 +11,7 @@ from typing import Any
 
 from topout.record.clock import now_ns
 from topout.record.recorder import OFF_MAIN, Recorder
+from topout.record.torch_taps import batch
 from topout.record.worker_cores import keep_cores
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -20,6 +21,8 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     keep_cores(_loader_class(module))
     _tap_iter(_loader_class(module), recorder, numbers)
     _tap_next(module._BaseDataLoaderIter, recorder)
+    if recorder.set_batch is not None:
+        batch.install(_loader_class(module), recorder.set_batch)
     if recorder.settings.data_share is not None:
         _shorten(_loader_class(module), recorder.settings.data_share)
 

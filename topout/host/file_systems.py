@@ -1,6 +1,6 @@
 """Kinds of file systems, by the names that Linux gives them.
 
-Not which one a path lies on; `probes.mounts` finds that out on the host.
+Not which one a path lies on; `preflight.probes.mounts` finds that out on the host.
 """
 
 NETWORK = frozenset({

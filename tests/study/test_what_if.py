@@ -1,0 +1,104 @@
+"""Each what-if changes what it must, by a figure that can be worked out by hand; and several go together."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from topout.cli.main import call
+from topout.schema.errors import TopoutError
+from topout.study.description import Ranged, read_job, read_system
+from topout.study.step_model import expected_step
+from topout.study.what_if import apply
+
+PLAIN = read_job("resnet50-v100").value
+# 51.1 MB in one piece after backward, and nobody slower than the others
+JOB = Ranged(
+    replace(
+        PLAIN,
+        compute=replace(PLAIN.compute, transient=0.0),
+        gradients=replace(PLAIN.gradients, groups=1, overlaps=False, negotiation="none"),
+    ),
+    {},
+)
+SUMMIT = Ranged(read_system("summit").value, {})
+
+
+def step(*assignments, nodes=2, job=JOB):
+    system = SUMMIT
+    for assignment in assignments:
+        job, system = apply(assignment, job, system)
+    return expected_step(job.value, system.value, nodes)
+
+
+def test_a_link_twice_as_wide_halves_what_travels_between_nodes():
+    saved = step().parts["communication"] - step("between.bytes_per_s=25e9").parts["communication"]
+    # two nodes, 1.8 links: 51.1 MB each way in all, by ring
+    assert saved == pytest.approx(51.1e6 / 1.8 / 12.5e9 - 51.1e6 / 1.8 / 25e9, rel=1e-6)
+
+
+def test_storage_of_all_servers_holds_all_nodes():
+    found = step("input.source=shared", "input.sample_bytes=602112", nodes=4608)
+    assert found.samples_per_s == pytest.approx(2.5e12 / 602112, rel=0.01)
+
+
+def test_buckets_are_as_many_as_their_size_makes():
+    job, _ = apply("gradients.bucket_bytes=25e6", JOB, SUMMIT)
+    # 51.1 MB in pieces of 25 MB
+    assert job.value.gradients.groups == 3
+    assert apply("gradients.bucket_bytes=1e12", JOB, SUMMIT)[0].value.gradients.groups == 1
+
+
+def test_smaller_buckets_hide_all_but_the_last():
+    overlapping = Ranged(replace(JOB.value, gradients=replace(JOB.value.gradients, overlaps=True)), {})
+    whole = step(job=overlapping).parts["communication"]
+    tenth = step("gradients.bucket_bytes=5.11e6", job=overlapping).parts["communication"]
+    # ten messages inside a node and two between, which no size makes quicker
+    messages_s = 10 * 5e-6 + 2 * 3e-6
+    assert tenth == pytest.approx((whole - messages_s) / 10 + messages_s)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "big", "inf"])
+def test_a_bucket_has_a_size(text):
+    with pytest.raises(TopoutError, match="bytes above 0"):
+        apply(f"gradients.bucket_bytes={text}", JOB, SUMMIT)
+
+
+def test_twice_the_batch_takes_twice_as_long_and_travels_as_often():
+    plain, twice = step(), step("input.samples=512")
+    assert twice.parts["compute"] == pytest.approx(2 * plain.parts["compute"])
+    assert twice.parts["communication"] == pytest.approx(plain.parts["communication"])
+    assert twice.samples == 2 * plain.samples
+    # or less, where kernels were too small: 2^0.9
+    job, _ = apply("input.samples=512", JOB, SUMMIT)
+    low, high = job.ranges["compute", "backward_s"]
+    assert low == pytest.approx(0.228 * 2**0.9)
+    assert high == pytest.approx(0.228 * 2)
+
+
+def test_half_the_batch_may_take_more_than_half_as_long():
+    job, _ = apply("input.samples=128", JOB, SUMMIT)
+    assert job.ranges["compute", "forward_s"] == pytest.approx((0.057, 0.114 * 0.5**0.9))
+
+
+def test_several_changes_count_together(capsys):
+    asked = ["--system", "summit", "--nodes", "2", "--steps", "20", "--json", "--what-if", "compute.transient=0",
+             "--what-if", "input.samples=512", "--what-if", "between.bytes_per_s=25e9", "--slow", "1x1.5"]  # fmt: skip
+    assert call(["simulate", "resnet50-v100", *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # 684 ms, and one of twelve ranks half as long again
+    assert found["points"][0]["step_s"] == pytest.approx(0.684 * 1.5, rel=0.01)
+    assert found["before"][0]["step"]["parts"]["compute"] == pytest.approx(0.342, rel=0.02)
+
+
+def test_failures_are_drawn_over_a_training(capsys):
+    asked = ["--system", "summit", "--nodes", "4608", "--steps", "20", "--failures", "30d",
+             "--what-if", "checkpoint.bytes=50e9", "--what-if", "checkpoint.bytes_per_s=1e9",
+             "--what-if", "checkpoint.every_steps=4000", "--what-if", "failures.restart_s=600"]  # fmt: skip
+    assert call(["simulate", "resnet50-v100", *asked]) == 2
+    assert "how often nodes fail" in capsys.readouterr().err
+    assert call(["simulate", "resnet50-v100", *asked, "--what-if", "failures.node_hours=46080", "--json"]) == 0
+    [training] = json.loads(capsys.readouterr().out)["trainings"]
+    assert training["undisturbed_hours"] == 720
+    assert training["low_hours"] < training["hours"] < training["high_hours"]
+    assert training["hours"] == pytest.approx(training["expected_hours"], rel=0.005)

@@ -1,0 +1,98 @@
+"""What `topout plan` trains towards: epochs, or a loss; and what the run folder knows of batches."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from topout.analyze.measure import measure_run
+from topout.schema.errors import TopoutError
+from topout.schema.run_folder import RunFolder
+from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
+from topout.study.losses import read_losses
+from topout.study.target_loss import samples_to
+from topout.study.work import Work, to_target
+
+LOSSES = "losses.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Of the run that a job comes from; None: not known, or no run."""
+
+    job: str
+    """What the description is read from."""
+    batch: int | None = None
+    """Of all ranks."""
+    critical: CriticalBatch | None = None
+    losses: Path | None = None
+
+
+def look_into_run(job: str) -> Seen:
+    """`job`: a name, a file, or a run folder; a file in a run folder counts as the run's."""
+    path = Path(job)
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir():
+        path = folder / "calibration.json"
+        if not path.is_file():
+            raise TopoutError(
+                f"{folder} has no calibration.", why=f"There is no {path.name}.", do=f"topout calibrate {folder}"
+            )
+    if not path.is_file() or not RunFolder(folder).run_json.is_file():
+        return Seen(job=str(path) if path.is_file() else job)
+    measures, _ = measure_run(RunFolder(folder))
+    size, noise = measures.input.batch_size, measures.noise_scale
+    batch = noise.batch_size if noise else size * measures.environment.num_ranks if size else None
+    probe, losses = folder / FILE, folder / LOSSES
+    return Seen(
+        job=str(path),
+        batch=batch,
+        critical=from_probe(probe) if probe.is_file() else from_noise_scale(noise),
+        losses=losses if losses.is_file() else None,
+    )
+
+
+def of_epochs(samples: float | None, epochs: float, critical: CriticalBatch | None) -> tuple[Work, list[str]]:
+    if samples is None:
+        raise TopoutError(
+            "What to train towards is not said.",
+            why="There is neither a number of samples nor a target.",
+            do="--samples 1.28e6 --epochs 90, or --target-loss 0.6 --losses losses.csv",
+        )
+    return Work(samples=samples * epochs, critical_batch=_range(critical)), _origin(critical)
+
+
+def of_target(
+    target: float, losses: Path | None, batch: int | None, critical: CriticalBatch | None
+) -> tuple[Work, list[str]]:
+    if losses is None:
+        raise TopoutError(
+            "No losses to reach the target by.",
+            why=f"--losses is not given, and the job is no run folder with {LOSSES}.",
+            do="write samples,loss while training, and give the file as --losses",
+        )
+    found = samples_to(target, read_losses(losses, batch))
+    work = to_target(found, batch, _range(critical))
+    fewest = work.fewest_steps
+    said = [
+        f"A loss of {target:g} {'was reached' if found.is_seen else 'comes'} after {found.samples:,.0f} samples "
+        f"({found.low:,.0f} to {found.high:,.0f}) of the curve in {losses}."
+    ]
+    if not found.is_seen:
+        said.append(f"The curve levels off at {found.floor:.4g} ({found.floor_low:.4g} to {found.floor_high:.4g}).")
+    if fewest is not None:
+        said.append(f"No batch needs fewer than {work.samples:,.0f} samples, nor fewer than {fewest:,.0f} steps.")
+    said.extend(found.notes)
+    if critical is not None and batch is None:
+        said.append("The batch of the curve is not known and taken for small; --curve-batch says it.")
+    return work, [*said, *_origin(critical)]
+
+
+def _range(critical: CriticalBatch | None) -> tuple[float, float, float] | None:
+    return None if critical is None else critical.ranged
+
+
+def _origin(critical: CriticalBatch | None) -> list[str]:
+    if critical is None or critical.origin == "as given":
+        return []
+    return [
+        f"Critical batch {critical.value:,.0f} ({critical.low:,.0f} to {critical.high:,.0f}), from {critical.origin}."
+    ]

@@ -1,0 +1,85 @@
+"""The critical batch: as the user gives it, as a probe wrote it down, or as a run's noise scale suggests it.
+
+A probe measures it (`topout.probe_batch`). The noise scale has its order of magnitude and lay below it by five times
+where both were measured (docs/noise-scale.md), so what comes of it has a range as wide.
+"""
+
+import json
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from topout.schema.errors import TopoutError
+from topout.schema.measures import NoiseScale
+
+GUESSED = 1.5
+"""A figure without a range is taken to be good within this factor."""
+NOISE_LOW, NOISE_HIGH = 2.0, 5.0
+"""By so much the noise scale may lie above and below the critical batch."""
+FILE = "critical_batch.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalBatch:
+    """In samples of all ranks, with an 80 % range."""
+
+    value: float
+    low: float
+    high: float
+    origin: str
+
+    @property
+    def ranged(self) -> tuple[float, float, float]:
+        return self.value, self.low, self.high
+
+
+def given(text: str) -> CriticalBatch:
+    """`2000`, `2000:1500:3000`, or the file of a probe."""
+    if text.endswith(".json"):
+        return from_probe(Path(text))
+    try:
+        parts = [float(part) for part in text.split(":")]
+        value, low, high = parts if len(parts) == 3 else (parts[0], parts[0] / GUESSED, parts[0] * GUESSED)
+        if not 0 < low <= value <= high < inf or len(parts) not in (1, 3):
+            raise ValueError(text)
+    except (ValueError, IndexError):
+        raise TopoutError(
+            f"{text!r} is no critical batch.",
+            why="It is a number of samples above 0, or VALUE:LOW:HIGH in that sense, or the .json of a probe.",
+            do="--critical-batch 2000:1500:3000",
+        ) from None
+    return CriticalBatch(value=value, low=low, high=high, origin="as given")
+
+
+def from_probe(path: Path) -> CriticalBatch:
+    """What `json.dump(dataclasses.asdict(topout.probe_batch(...)))` wrote: value, low and high."""
+    do = f"json.dump(dataclasses.asdict(topout.probe_batch(...)), open({path.name!r}, 'w'))"
+    try:
+        table: Any = json.loads(path.read_text(encoding="utf-8"))
+        value, low, high = (table[key] for key in ("value", "low", "high"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TopoutError(f"{path} holds no probe.", why=f"{type(error).__name__}: {error}", do=do) from error
+    if value is None:
+        raise TopoutError(
+            f"{path} has a bound of the critical batch, and no value.",
+            why=f"The sizes that were tried do not bend: it lies between {low} and {high}.",
+            do="probe with larger or smaller batches, or give --critical-batch yourself",
+        )
+    high = value * NOISE_HIGH if high is None or high == inf else high
+    if not all(isinstance(one, int | float) for one in (value, low, high)) or not 0 < low <= value <= high:
+        raise TopoutError(f"{path} holds no probe.", why=f"value, low and high are {value}, {low}, {high}.", do=do)
+    return CriticalBatch(value=float(value), low=float(low), high=float(high), origin=f"the probe in {path}")
+
+
+def from_noise_scale(noise: NoiseScale | None) -> CriticalBatch | None:
+    """None where the run has none, or only a bound."""
+    if noise is None or not noise.value or noise.value <= 0:
+        return None
+    drifted = ", which moved threefold within its last window" if noise.has_drifted else ""
+    return CriticalBatch(
+        value=noise.value,
+        low=min(noise.low, noise.value / NOISE_LOW) or noise.value / NOISE_HIGH,
+        high=max(noise.high or 0.0, noise.value * NOISE_HIGH),
+        origin=f"the run's noise scale{drifted}; a probe is surer (topout.probe_batch)",
+    )

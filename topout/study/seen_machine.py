@@ -1,0 +1,99 @@
+"""The machine of a recorded run: its links, cores and storage, by the doctor where it was asked, else by the run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from topout.host.file_systems import is_network
+from topout.schema.measures import Measures
+
+_TYPICAL_LATENCY_S = 1e-4
+_BENT = 1 / 3
+"""Further than this from its samples the doctor's line is not believed; it says the same of itself."""
+
+
+def seen_machine(measures: Measures, doctor: Mapping[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+    environment = measures.environment
+    seen = _seen_link(measures, notes)
+    links = {} if doctor is None else _links(doctor)
+    inside = links.get("within a host") or seen
+    between = links.get("between hosts") or (seen if environment.num_hosts > 1 else inside)
+    if "between hosts" not in links and environment.num_hosts == 1:
+        notes.append("No link between hosts was measured; that within a host stands for it. topout doctor, in an "
+                     "allocation of two, measures one.")  # fmt: skip
+    return {
+        "title": "where it was recorded",
+        "nodes": max(1024, environment.num_hosts),
+        "ranks_per_node": max(1, environment.num_ranks // max(1, environment.num_hosts)),
+        "cores": _cores(doctor or {}),
+        "device": environment.device_name or "",
+        "inside": inside,
+        "between": between,
+    } | _storage(doctor or {}, notes)  # fmt: skip
+
+
+def data_place(doctor: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Where the training data lies, if the doctor was told (`topout doctor --data`) and could read it."""
+    places = [place for host in doctor.get("hosts", ()) for place in host.get("places", ())]
+    return next((place for place in places if place.get("purpose") == "data" and place.get("read_bytes_per_s")), None)
+
+
+def _seen_link(measures: Measures, notes: list[str]) -> dict[str, Any]:
+    rate = measures.communication.bytes_per_s
+    if not rate:
+        notes.append("No all-reduce was seen, and no link measured: bandwidth is taken for 1 GB/s. Set it, or give "
+                     "--doctor.")  # fmt: skip
+    value = rate or 1e9
+    return {"latency_s": _TYPICAL_LATENCY_S, "bytes_per_s": {"value": value, "low": value / 2, "high": value * 2}}
+
+
+def _links(doctor: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of the all-reduces: what their line through two points says of a single link. A GPU's own library comes last."""
+    found: dict[str, dict[str, Any]] = {}
+    for link in doctor.get("links", ()):
+        if link.get("operation") != "all-reduce" or not link.get("beta_bytes_per_s"):
+            continue
+        num = max(2, int(link["num_ranks"]))
+        moved, messages = 2 * (num - 1) / num, 2 * (num - 1)
+        found[link["link_class"]] = {
+            "latency_s": max(link["alpha_s"] / messages, 1e-9),
+            "bytes_per_s": {name: moved * rate for name, rate in _bandwidth(link).items()},
+            "message_cpu_s": (link.get("cpu_alpha_s") or 0.0) / messages,
+            "byte_cpu_s": (link.get("cpu_s_per_byte") or 0.0) / moved,
+        }
+    return found
+
+
+def _bandwidth(link: Mapping[str, Any]) -> dict[str, float]:
+    """Of the line, if it fits; a link that is shaped or buffered is no line, and gradients are large messages."""
+    value = low = high = float(link["beta_bytes_per_s"])
+    if link.get("beta_interval_bytes_per_s"):
+        low, high = link["beta_interval_bytes_per_s"]
+    if link.get("worst_error_share", 0.0) > _BENT:
+        value = float(link["largest_bytes_per_s"])
+    return {"value": value, "low": min(low, value), "high": max(high, value)}
+
+
+def _cores(doctor: Mapping[str, Any]) -> int:
+    """Of the host that has fewest; zero when nobody looked."""
+    limits = [host.get("limits") or {} for host in doctor.get("hosts", ())]
+    granted = [min(one["num_cores"], one.get("cpu_limit") or one["num_cores"]) for one in limits if "num_cores" in one]
+    return int(max(1, min(granted))) if granted else 0
+
+
+def _storage(doctor: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    place = data_place(doctor)
+    if place is None:
+        return {}
+    rate = float(place["read_bytes_per_s"])
+    if not is_network(place.get("file_system")):
+        return {"local_storage": {"bytes_per_s": rate, "bytes": float(place.get("free_bytes") or 0)}}
+    num_hosts = int(place.get("num_hosts") or 1)
+    notes.append(f"Shared storage gave {rate / 1e9:.2f} GB/s to each of {num_hosts} hosts; what all servers give is "
+                 f"not known and taken for that of {num_hosts}. Set system.shared_storage.bytes_per_s.")  # fmt: skip
+    return {
+        "shared_storage": {
+            "bytes_per_s": num_hosts * rate,
+            "client_bytes_per_s": rate,
+            "opens_per_s": num_hosts * float(place.get("opens_per_s") or 0),
+        }
+    }

@@ -1,0 +1,23 @@
+"""What a model holds on a rank, from a run that recorded it; for a mesh where it does not fit.
+
+Activations are what the device's peak leaves beside parameters, gradients and optimizer state, so the library's own
+memory counts among them. Without a device's peak they are not known. Not from runs that shard or split the model: their
+ranks hold parts. Nor how large the device is: the next system may have another.
+"""
+
+from topout.schema.measures import Measures
+
+
+def seen_memory(measures: Measures) -> dict[str, float]:
+    memory = measures.memory
+    if not memory.parameter_bytes or measures.pipeline is not None or measures.tensor_parallel is not None:
+        return {}
+    found = {
+        "parameter_bytes": float(memory.parameter_bytes),
+        "gradient_bytes": float(memory.gradient_bytes or memory.parameter_bytes),
+        "optimizer_bytes": float(memory.optimizer_bytes or 0),
+    }
+    batch = measures.input.batch_size
+    if memory.peak_device_bytes and batch:
+        found["activation_bytes"] = max(0.0, memory.peak_device_bytes - sum(found.values())) / batch
+    return found

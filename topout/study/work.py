@@ -1,0 +1,56 @@
+"""What is left to train, and how it grows with the batch (McCandlish et al., 2018):
+
+steps(b)   = S (1 + B / b)        b the batch of all ranks, S steps of an unlimited batch
+samples(b) = E (1 + b / B)        E = S B samples of a tiny batch, B the critical one
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topout.study.description import NORMAL_TENTH
+from topout.study.target_loss import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """In samples of a small batch, and how they grow with the batch."""
+
+    samples: float
+    critical_batch: tuple[float, float, float] | None = None
+    """Value, low and high of an 80 % range; None: not known."""
+    samples_range: tuple[float, float] | None = None
+    """80 %; None: exactly so many."""
+
+    def samples_at(self, batch: float, critical: float | None) -> float:
+        """Samples until the target: S B of them for a tiny batch, more for a large one."""
+        return self.samples if critical is None else self.samples * (1 + batch / critical)
+
+    @property
+    def fewest_steps(self) -> float | None:
+        """Of a batch without limit."""
+        return None if self.critical_batch is None else self.samples / self.critical_batch[0]
+
+    def draw(self, random: np.random.Generator) -> "Work":
+        """One that the ranges allow, without ranges; log-normal, for neither can be negative and both are wide."""
+        critical = None
+        if self.critical_batch is not None:
+            critical = (_draw(*self.critical_batch, random),) * 3
+        samples = self.samples if self.samples_range is None else _draw(self.samples, *self.samples_range, random)
+        return Work(samples=samples, critical_batch=critical)
+
+
+def to_target(target: Target, curve_batch: float | None, critical: tuple[float, float, float] | None) -> Work:
+    """The curve's batch has cost (1 + b / B) times the fewest samples already; that is taken out again."""
+    extra = 1.0 if critical is None or curve_batch is None else 1 + curve_batch / critical[0]
+    return Work(
+        samples=target.samples / extra,
+        samples_range=(target.low / extra, target.high / extra),
+        critical_batch=critical,
+    )
+
+
+def _draw(value: float, low: float, high: float, random: np.random.Generator) -> float:
+    deviation = random.standard_normal()
+    side = np.log(high / value) if deviation > 0 else np.log(value / low)
+    return float(value * np.exp(deviation * side / NORMAL_TENTH))
