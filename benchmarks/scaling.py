@@ -27,7 +27,7 @@ from topout.schema.run_folder import open_run
 from topout.study.baselines import laws
 from topout.study.calibrate import calibrate
 from topout.study.curve import curve
-from topout.study.description import change, describe
+from topout.study.description import describe
 from topout.study.job import Job
 from topout.study.scaling_runs import observe
 from topout.study.system import System
@@ -58,9 +58,8 @@ class Host:
     def doctor(self, folder):
         return self.topout(0, "doctor", "--json", "-q", "--runs", folder)
 
-    def predict(self, job, system, num):
-        [point] = curve(job, change(system, f"ranks_per_node={num}"), [1])
-        return point
+    def describe(self, found, num):
+        return found | {"ranks_per_node": num}
 
 
 class Laboratory:
@@ -86,9 +85,9 @@ class Laboratory:
     def doctor(self, folder):
         return self.topout(2, "doctor", "--json", "-q", "--runs", folder)
 
-    def predict(self, job, system, num):
-        [point] = curve(job, change(system, "ranks_per_node=1"), [num])
-        return point
+    def describe(self, found, num):
+        """As it is: all nodes share this machine's cores, and each has a link of its own."""
+        return found | {"ranks_per_node": num, "inside": found["between"], "cores": os.cpu_count()}
 
 
 def run(place, folder, num, words):
@@ -104,11 +103,11 @@ def held_out(place, kind, folder, doctor, args):
     words = [*place.kinds[kind], "--steps", str(args.steps)]
     seen = {num: [observe(run(place, folder, num, words)) for _ in range(args.repeats)] for num in place.seen}
     found = calibrate(open_run(folder / seen[2][0].name)[0], doctor)
-    job, system = describe(Job, found.job, "job"), describe(System, found.system, "system")
+    job = describe(Job, found.job, "job")
     simple = laws({num: statistics.mean(each.samples_per_s for each in runs) for num, runs in seen.items()})
     rows = []
     for num in place.asked:
-        point = place.predict(job, system, num)
+        [point] = curve(job, describe(System, place.describe(found.system, num), "system"), [1])
         real = [observe(run(place, folder, num, words)).samples_per_s for _ in range(args.repeats)]
         mean = statistics.mean(real)
         variation = statistics.stdev(real) / mean if len(real) > 1 else 0.0

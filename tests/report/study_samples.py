@@ -62,7 +62,7 @@ def simulated(nodes: int, *, input_s: float = 0.0) -> Point:
     """Six ranks a node of 64 samples, 100 ms that compute and more that do not the more nodes there are."""
     grown = nodes.bit_length() - 1
     parts = {
-        "compute": 0.100, "stragglers": 0.003 * grown, "negotiation": 0.0, "communication": 0.002 * grown,
+        "compute": 0.100, "stragglers": 0.003 * grown, "negotiation": 0.0, "communication": 0.002 * grown, "cores": 0.0,
         "input": input_s * grown, "evaluation": 0.004, "checkpoint": 0.0, "failures": 0.0,
     }  # fmt: skip
     step = Step(parts, 6 * 64 * nodes)

@@ -106,9 +106,8 @@ def _answer(found: Simulation, points: Sequence[Point]) -> Answer:
         ratio = last.samples_per_s / old.samples_per_s
         cards.append(("Change", f"x{ratio:.2f}", f"against {figures.amount(old.samples_per_s)} samples/s without it"))
         evidence.append(f"With {', '.join(f'`{change}`' for change in found.changes)}: x{ratio:.2f}.")
-    rest = f"{worst} take {share:.1%} of a step at {last.nodes:,} nodes." if worst == "stragglers" else (
-        f"{worst} takes {share:.1%} of a step at {last.nodes:,} nodes."
-    )  # fmt: skip
+    verb = "take" if worst.endswith("s") else "takes"
+    rest = f"{worst} {verb} {share:.1%} of a step at {last.nodes:,} nodes."
     if share < 0.01:
         rest = f"all but {1 - last.step.parts['compute'] / last.step.seconds:.1%} of a step computes."
     return Answer(

@@ -14,6 +14,7 @@ LIKE_PHASE = {
     "stragglers": "wait",
     "negotiation": "tensor",
     "communication": "transfer",
+    "cores": "other",
     "failures": "bubble",
 }
 """Parts of a simulated step in the colours of the phases they are made of."""

@@ -18,6 +18,7 @@ from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
 from topout.schema.run_folder import RunFolder
 from topout.study.bootstrap import Floats, mean, ranged
+from topout.study.seen_cores import seen_cores
 from topout.study.seen_groups import seen_groups
 from topout.study.seen_machine import data_place, seen_machine
 from topout.study.seen_memory import seen_memory
@@ -49,7 +50,7 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         )
     notes: list[str] = []
     random = np.random.default_rng(seed)
-    job = {
+    job: dict[str, Any] = {
         "title": folder.path.name,
         "source": "topout calibrate",
         "device": measures.environment.device_name or "",
@@ -61,7 +62,9 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         "checkpoint": seen_checkpoint(measures, phases, random),
         "memory": seen_memory(measures),
     }
-    return Calibration(job, seen_machine(measures, doctor, notes), notes)
+    system = seen_machine(measures, doctor, notes)
+    job["compute"]["cores"] = seen_cores(phases, job, system)
+    return Calibration(job, system, notes)
 
 
 def seconds(phases: Phases, names: tuple[str, ...]) -> Floats:

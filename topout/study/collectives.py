@@ -51,8 +51,13 @@ def inside_s(size: float, system: System) -> float:
     on_links = ring_s(size, ranks, link.latency_s, link.bytes_per_s)
     if system.cores == 0:
         return on_links
-    of_one_rank = 2 * (ranks - 1) * link.message_cpu_s + 2 * (ranks - 1) / ranks * size * link.byte_cpu_s
-    return max(on_links, ranks * of_one_rank / system.cores)
+    return max(on_links, ranks * inside_cpu_s(size, system) / system.cores)
+
+
+def inside_cpu_s(size: float, system: System) -> float:
+    """Of the processors of one rank."""
+    ranks, link = system.ranks_per_node, system.inside
+    return 2 * (ranks - 1) * link.message_cpu_s + 2 * (ranks - 1) / ranks * size * link.byte_cpu_s
 
 
 def _together(link: Link) -> float:

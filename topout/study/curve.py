@@ -1,8 +1,8 @@
 """Throughput over nodes, each point simulated, with its 80 % interval and where the time of a step goes.
 
 The interval comes of the ranges in the descriptions: many descriptions that they allow are drawn, and the step of each
-is computed in closed form. Numbers without a range add nothing to it, so a description without ranges has an interval
-that is too narrow; it says so.
+is computed in closed form; what the model itself is known to be off by comes on top. Numbers without a range add
+nothing to it; a description without any range has no interval, and it says so.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ from topout.study.step_model import Step, expected_step
 from topout.study.system import System
 
 DRAWS = 200
-MODEL_ERROR = 0.005
-"""What the model itself is off by, though every number were exact: simulation and closed form differ by as much."""
+BETWEEN_RUNS = 0.01
+OWN_ERROR = 0.2
+"""What the model itself is off by though every number were exact, as the half of an 80 % interval: so much of a step
+from run to run, and so much of what is not computing. Seen on live runs of `benchmarks/scaling.py`."""
 FAR = 4
 """So many times beyond the calibrated nodes a prediction is an extrapolation that deserves a warning."""
 
@@ -76,10 +78,16 @@ def interval(
     expected = expected_step(job, system, nodes).samples_per_s
     rates = [expected_step(one, other, nodes).samples_per_s / expected for one, other in drawn]
     below, above = 1 - float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.9)) - 1
+    own = own_error(step)
     return (
-        step.samples_per_s * (1 - float(np.hypot(below, MODEL_ERROR))),
-        step.samples_per_s * (1 + float(np.hypot(above, MODEL_ERROR))),
+        step.samples_per_s * (1 - float(np.hypot(below, own))),
+        step.samples_per_s * (1 + float(np.hypot(above, own))),
     )
+
+
+def own_error(step: Step) -> float:
+    """Of the step, relative: computing was measured, all else is the model's."""
+    return float(np.hypot(BETWEEN_RUNS, OWN_ERROR * (1 - step.parts["compute"] / step.seconds)))
 
 
 def check_nodes(nodes: Sequence[int], system: System) -> None:

@@ -18,6 +18,8 @@ class Compute:
     """Spread between ranks that stays: some are slower for good. Relative to the step."""
     transient: float = 0.0
     """Spread between steps of one rank, relative to the step."""
+    cores: float = 0.0
+    """That a rank keeps busy meanwhile, its loader's included; zero: not known, or of no account."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from topout.schema.errors import TopoutError
-from topout.study.curve import check_nodes
+from topout.study.curve import check_nodes, own_error
 from topout.study.description import NORMAL_TENTH, Ranged
 from topout.study.devices import Prices
 from topout.study.job import Job
@@ -127,6 +127,9 @@ def _of_replicas(
     for count in nodes:
         hours = _hours(job.value, system.value, work, count)
         others = np.array([_hours(one, other, needed, count) for one, other, needed in drawn])
+        if job.ranges or system.ranges:
+            own = own_error(expected_step(job.value, system.value, count)) / NORMAL_TENTH
+            others *= 1 + own * random.standard_normal(DRAWS)
         low, high = (float(edge) for edge in np.quantile(others, [0.1, 0.9]))
         batch = _batch(job.value, system.value, count)
         samples = work.samples_at(batch, work.critical_batch and work.critical_batch[0])

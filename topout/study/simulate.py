@@ -13,7 +13,7 @@ import numpy as np
 from topout.study.collectives import allreduce_s
 from topout.study.job import Job
 from topout.study.negotiation import negotiation_s
-from topout.study.step_model import Step, around, group_bytes, last_group_s, ready
+from topout.study.step_model import Step, around, expected_step, group_bytes, last_group_s, ready
 from topout.study.storage import samples_per_s
 from topout.study.system import System
 
@@ -48,8 +48,9 @@ def simulate(
     agreeing_s = negotiation_s(job.gradients, nodes, system) / job.gradients.groups
     loaders = _Loaders(job, system, nodes, random)
     compute = job.compute
+    crowded_s = expected_step(job, system, nodes).parts["cores"]
     clock = 0.0
-    rows = np.zeros((steps, 5))
+    rows = np.zeros((steps, 6))
     for number in range(steps):
         pace = speed * (1 + compute.transient * random.standard_normal(len(speed), dtype=np.float32))
         # of a node's ranks only the slowest matters: all begin together
@@ -65,10 +66,11 @@ def simulate(
         loaders.taken(end)
         waited = float(begin.max()) - clock
         mean = (compute.forward_s + compute.backward_s + compute.optimizer_s) * float(pace.mean())
-        rows[number] = mean, computed - clock - waited + last - mean, end - travelled, travelled - computed, waited
-        clock = end + last
+        late = computed - clock - waited + last - mean
+        rows[number] = mean, late, end - travelled, travelled - computed, crowded_s, waited
+        clock = end + last + crowded_s
     kept = rows[min(steps - 1, job.input.prefetch + WARM_STEPS) :]
-    parts = dict(zip(("compute", "stragglers", "negotiation", "communication", "input"),
+    parts = dict(zip(("compute", "stragglers", "negotiation", "communication", "cores", "input"),
                      map(float, kept.mean(axis=0)), strict=True))  # fmt: skip
     ranks = nodes * local
     step = Step(parts | around(job, sum(parts.values()), nodes, ranks), ranks * job.input.samples)

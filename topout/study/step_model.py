@@ -5,8 +5,8 @@
     there_i  = max(there_{i-1}, agreed_i) + all-reduce of group i
 
 The step ends when the slowest rank has ended backward and the last group is there; or, where input is the bottleneck,
-when the next batch is. `simulate` takes the same steps one by one; the two agree to half a per cent where input does
-not vary.
+when the next batch is; or when the cores of a node have done what its ranks ask of them. `simulate` takes the same
+steps one by one; the two agree to half a per cent where input does not vary.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,24 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topout.study.collectives import allreduce_s
+from topout.study.collectives import allreduce_s, inside_cpu_s
 from topout.study.job import Gradients, Job
 from topout.study.negotiation import negotiation_s
 from topout.study.storage import samples_per_s
 from topout.study.stragglers import expected_maximum
 from topout.study.system import System
 
-PARTS = ("compute", "stragglers", "negotiation", "communication", "input", "evaluation", "checkpoint", "failures")
+PARTS = (
+    "compute",
+    "stragglers",
+    "negotiation",
+    "communication",
+    "cores",
+    "input",
+    "evaluation",
+    "checkpoint",
+    "failures",
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,15 @@ def expected_step(job: Job, system: System, nodes: int) -> Step:
     alone = compute.forward_s + compute.backward_s + compute.optimizer_s
     agreeing, travelling = exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes,
                                      system)  # fmt: skip
-    busy = alone * slowest + agreeing + travelling
+    crowded = crowding_s(job, system, alone * slowest + agreeing + travelling)
+    busy = alone * slowest + agreeing + travelling + crowded
     batch_s = job.input.samples * system.ranks_per_node / samples_per_s(job.input, nodes, system)
     parts = {
         "compute": alone,
         "stragglers": alone * (slowest - 1),
         "negotiation": agreeing,
         "communication": travelling,
+        "cores": crowded,
         "input": max(0.0, batch_s - busy),
     }
     return Step(parts | around(job, sum(parts.values()), nodes, ranks), ranks * job.input.samples)
@@ -74,6 +86,22 @@ def exposed_s(
     end = forward_s + backward_s
     travelling = max(0.0, without - end)
     return max(0.0, there - end) - travelling, travelling
+
+
+def crowding_s(job: Job, system: System, busy_s: float) -> float:
+    """What ranks lose because together they need more cores than their node has.
+
+    Forward and optimizer take as much longer as cores are short. In backward computing and messages need them at the
+    same time, and it cannot end before the cores have done both.
+    """
+    compute, ranks = job.compute, system.ranks_per_node
+    if not system.cores or not compute.cores:
+        return 0.0
+    apart_s = compute.forward_s + compute.optimizer_s
+    carrying_s = sum(inside_cpu_s(size, system) for size in group_bytes(job.gradients))
+    together_s = ranks * (compute.backward_s * compute.cores + carrying_s) / system.cores
+    longer_s = max(0.0, ranks * compute.cores / system.cores - 1) * apart_s
+    return longer_s + max(0.0, together_s - (busy_s - apart_s))
 
 
 def ready(gradients: Gradients) -> NDArray[np.float64]:

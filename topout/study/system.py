@@ -46,7 +46,7 @@ class System:
     """How many there are; no prediction goes further."""
     ranks_per_node: int
     cores: int = 0
-    """Of a node, that its ranks share when they carry messages; zero: not known, no limit."""
+    """Of a node, shared by its ranks for computing and for carrying messages; zero: not known, no limit."""
     device: str = ""
     """A name of `topout hardware`."""
     source: str = ""
