@@ -106,6 +106,15 @@ def test_evaluations_and_saves_cost_what_each_was_seen_to_take(tmp_path):
     assert checkpoint["bytes"] / checkpoint["bytes_per_s"]["value"] == pytest.approx(0.040, rel=0.01)
 
 
+def test_cores_that_a_rank_kept_busy_are_those_of_its_counters(tmp_path):
+    step = StepPlan(forward=20 * MS, backward=29 * MS, optimizer=MS)
+    # 0.6 s on processors in a second, and as much of a worker's: 1.2 cores; computing takes all of a step
+    grown = [(at * 100 * MS, at * 60 * MS) for at in range(40)]
+    plan = Plan(hosts=["n0"], counters={"cpu_ns": grown, "worker_cpu_ns": grown})
+    found = calibrate(build_run(tmp_path / "run", [[step] * 60], plan).folder)
+    assert found.job["compute"]["cores"] == pytest.approx(1.2, rel=0.01)
+
+
 def test_storage_that_many_hosts_share_is_told_from_a_disk(tmp_path):
     def place(kind):
         measured = {"read_bytes_per_s": 2e9, "opens_per_s": 500.0, "num_hosts": 2, "free_bytes": 9}

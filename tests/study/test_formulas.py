@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from topout.study.collectives import allreduce_s, halving_s, quickest_s, ring_s, tree_s
-from topout.study.job import Gradients, Input
+from topout.study.curve import own_error
+from topout.study.job import Compute, Gradients, Input, Job
 from topout.study.negotiation import negotiation_s
-from topout.study.step_model import group_bytes, last_group_s, ready
+from topout.study.step_model import Step, crowding_s, expected_step, group_bytes, last_group_s, ready
 from topout.study.storage import cached_share, samples_per_s
 from topout.study.stragglers import expected_maximum, split_spread
 from topout.study.system import Link, LocalStorage, SharedStorage, System
@@ -61,6 +62,31 @@ def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
     # cores enough: the link is the limit, 6 messages and 150 MB at 2 GB/s
     assert allreduce_s(1e8, 1, replace(host, cores=64)) == pytest.approx(0.0756)
     assert allreduce_s(1e8, 1, replace(host, cores=0)) == pytest.approx(0.0756)
+
+
+def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
+    job = Job(
+        title="",
+        compute=Compute(forward_s=0.010, backward_s=0.020, cores=1.0),
+        gradients=Gradients(bytes=1e6, tensors=1, groups=1),
+        input=Input(samples=1),
+    )
+    free = Link(latency_s=1e-9, bytes_per_s=1e15)
+    host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
+    # four ranks on two cores: twice as long
+    assert crowding_s(job, host, 0.030) == pytest.approx(0.030)
+    assert expected_step(job, host, 1).parts["cores"] == pytest.approx(0.030)
+    assert crowding_s(job, replace(host, cores=4), 0.030) == 0.0
+    assert crowding_s(job, replace(host, cores=0), 0.030) == 0.0
+    # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores; the wire's time it would fit into is there
+    slow = replace(free, byte_cpu_s=1e-8)
+    assert crowding_s(job, replace(host, inside=slow), 0.030) == pytest.approx(0.060)
+    assert crowding_s(job, replace(host, inside=slow), 0.090) == pytest.approx(0.010)
+
+
+def test_the_model_doubts_what_is_not_computing():
+    # a tenth of the step is not computing: a fifth of it, and one per cent from run to run
+    assert own_error(Step({"compute": 0.9, "communication": 0.1}, 1)) == pytest.approx(np.hypot(0.01, 0.02))
 
 
 def test_groups_travel_when_they_were_seen_to_be_complete():
