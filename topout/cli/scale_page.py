@@ -38,7 +38,8 @@ def scale_page(studies: Sequence[Scaling], ranges: Sequence[Ranges], title: str,
     """One page, whether strong and weak were studied or one of them."""
     is_many = len(studies) > 1
     counts = sorted({point.ranks for found in studies for point in found.points})
-    runs = sum(point.num_runs for found in studies for point in found.points)
+    # strong and weak share the point of the fewest ranks and of the same batch
+    runs = sum({(point.ranks, point.batch): point.num_runs for found in studies for point in found.points}.values())
     return StudyPage(
         kind="scaling study",
         title=title,
@@ -68,7 +69,7 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
     evidence = [line for line in (serial, advice) if line]
     if found.knee is not None:
         evidence.append(
-            f"Beyond {found.knee} ranks doubling brought less than half of what it should: more of them are paid for "
+            f"Beyond {found.knee} rank{'s'[: found.knee != 1]} doubling brought less than half of what it should: more of them are paid for "
             "and not used."
         )
     return Answer(
