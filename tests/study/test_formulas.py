@@ -76,7 +76,7 @@ def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
     # four ranks on two cores: twice as long
     assert crowding_s(job, host, 0.030) == pytest.approx(0.030)
     assert expected_step(job, host, 1).parts["cores"] == pytest.approx(0.030)
-    assert crowding_s(job, replace(host, cores=4), 0.030) == 0.0
+    assert crowding_s(job, replace(host, cores=4), 0.030) == pytest.approx(0.0)
     assert crowding_s(job, replace(host, cores=0), 0.030) == 0.0
     # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores; the wire's time it would fit into is there
     slow = replace(free, byte_cpu_s=1e-8)

@@ -68,8 +68,9 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
         lead, advice = "A serial part bends the curve: ", ""
     evidence = [line for line in (serial, advice) if line]
     if found.knee is not None:
+        ranks = "rank" if found.knee == 1 else "ranks"
         evidence.append(
-            f"Beyond {found.knee} rank{'s'[: found.knee != 1]} doubling brought less than half of what it should: more of them are paid for "
+            f"Beyond {found.knee} {ranks} doubling brought less than half of what it should: more of them are paid for "
             "and not used."
         )
     return Answer(
