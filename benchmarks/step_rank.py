@@ -24,6 +24,11 @@ import topout
 warnings.filterwarnings("ignore")
 GRID_MB = (0.25, 1, 2, 5, 10, 50, 100)
 BANDWIDTH_BYTES = 32 << 20
+OURS = {
+    "topout": {},
+    "topout, early update": {"early_update": True},
+    "topout, bf16 allowed": {"compress": "auto"},
+}
 
 
 class Way:
@@ -80,8 +85,8 @@ def ways_of(kind, ctx):
         for _ in range(3):
             way.step()
     settling = {}
-    for name, compress in (("topout", None), ("topout, bf16 allowed", "auto")):
-        found[name] = Way(kind, ours(ctx, compress=compress))
+    for name, options in OURS.items():
+        found[name] = Way(kind, ours(ctx, **options))
         settling[name] = settle(found[name], ctx.tuning)
     return found, settling
 

@@ -22,6 +22,7 @@ from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook
 from topout.train.buckets.remembered import Remembered
 from topout.train.compression import CODECS, install, make
+from topout.train.early_update import EarlyUpdate, check_early
 from topout.train.exchange import gather
 from topout.train.fused import fuse
 from topout.train.parallel import data_parallel, fingerprint
@@ -79,6 +80,7 @@ class Context:
         compress: str | None = None,
         find_unused_parameters: bool = False,
         fused_optimizer: bool = True,
+        early_update: bool = False,
         own_share: bool = False,
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
@@ -87,21 +89,25 @@ class Context:
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
         `fused_optimizer`: torch's own fused kernels, among several ranks (SGD's give the same bits, Adam's nearly).
+        `early_update`: parameters are updated while later gradients travel; not with clipping or a loss scaler.
         `own_share`: the loader gives this rank its own part already.
         """
         _check_choices(buckets, compress)
+        if early_update:
+            check_early(optimizer, compress)
         wrapped = data_parallel(
             model,
             self.place,
             find_unused_parameters=find_unused_parameters,
             bucket_cap_mb=None if isinstance(buckets, str) else buckets,
         )
-        compressor = None if wrapped is model else self._average(wrapped, buckets, compress)
         if optimizer is not None:
             _check_optimizer(model, optimizer)
             if fused_optimizer and wrapped is not model:
                 # nothing hides the optimizer: it begins when the last gradient has come
                 fuse(optimizer)
+        early = EarlyUpdate(optimizer, self.place) if early_update and wrapped is not model else None
+        compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early)
         if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard
 
@@ -220,23 +226,28 @@ class Context:
         suffix = f"-{len(self._models)}" if len(self._models) > 1 else ""
         self._parts |= {f"{name}{suffix}": part for name, part in parts.items() if part is not None}
 
-    def _average(self, ddp: Any, buckets: str | float, compress: str | None) -> Any:
+    def _average(self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | None) -> Any:
         """How gradients travel; the compressor where one was named, for it keeps what rounding has left over."""
         self.tuning = None
         if compress not in (None, "auto"):
             compressor = make(str(compress), self.place)
             install(ddp, compressor)
             return compressor
+        if early is not None:
+            ddp.register_comm_hook(*early.hook)
         if buckets != "auto" and compress != "auto":
             return None
         sharing = ranks_by_host(self.place)
         hooks = {"bf16": self._hook("bf16", ddp.module)} if compress == "auto" else {}
-        if not hooks and self.device.type == "cpu" and len(sharing) > 1 and max(sharing) > 1:
+        if not hooks and early is None and self.device.type == "cpu" and len(sharing) > 1 and max(sharing) > 1:
             # the same mean, each gradient between hosts once for a host; NCCL does so by itself
             hooks = {"hierarchical": self._hook("hierarchical", ddp.module)}
         backend = dist.get_backend(self.place.group)
         surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
-        self.tuning = Autotune(ddp, self.place, hooks=hooks, remembered=Remembered(surroundings))
+        if early is not None:
+            surroundings += " early"
+        plain = None if early is None else early.hook
+        self.tuning = Autotune(ddp, self.place, hooks=hooks, plain=plain, remembered=Remembered(surroundings))
         return None
 
     def _hook(self, name: str, model: Any) -> Callable[[], Hook]:

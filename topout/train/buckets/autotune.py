@@ -34,7 +34,10 @@ SMALLEST_BYTES = 1 << 20
 
 
 class Autotune:
-    """Lives from wrapping to the choice; `chosen` is None until then."""
+    """Lives from wrapping to the choice; `chosen` is None until then.
+
+    `plain` is a hook that averages and does no more to gradients; it stays in place whatever the groups are.
+    """
 
     def __init__(
         self,
@@ -42,13 +45,14 @@ class Autotune:
         place: Place,
         *,
         hooks: dict[str, Callable[[], Hook]] | None = None,
+        plain: Hook | None = None,
         remembered: Remembered | None = None,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),  # noqa: T201
     ) -> None:
         self.chosen: Grouping | None = None
         self.gain_share: float | None = None
         self._ddp, self._place, self._say = ddp, place, say
-        self._hooks, self._remembered = hooks or {}, remembered
+        self._hooks, self._plain, self._remembered = hooks or {}, plain, remembered
         self._parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
         self._num_forwards = self._num_backwards = 0
         self._is_paired = True
@@ -132,7 +136,7 @@ class Autotune:
 
     def _begin_block(self) -> None:
         grouping = self._candidates[self._turns[len(self._times_s)]]
-        regroup(self._ddp, grouping.limits, grouping.hook)
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
         self._starts_s = []
 
     def _go_on(self) -> None:
@@ -165,7 +169,7 @@ class Autotune:
         self._settle(self._candidates[choice.candidate if is_paired else 0])
 
     def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
-        regroup(self._ddp, grouping.limits, grouping.hook)
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
         self.chosen = grouping
         self.leave()
         if self._remembered is not None and not from_memory and self._place.is_first:

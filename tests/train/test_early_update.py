@@ -1,0 +1,126 @@
+"""Parameters updated while later gradients travel: the same bits, and an error where it would not be the same."""
+
+SAME = """
+import json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+
+
+def trained(make, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
+    frozen = model[0].bias.requires_grad_(False)
+    optimizer = make(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    wrapped, optimizer = ctx.wrap(model, optimizer, buckets=0.25, **options)
+    seen = []
+    optimizer.register_step_post_hook(lambda *_: seen.append([p.grad is not None for p in model.parameters()]))
+    for step in range(8):
+        x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
+        if step == 5:  # two halves add up, one of them averages
+            with wrapped.no_sync():
+                wrapped(x[:8]).square().mean().backward()
+            wrapped(x[8:]).square().mean().backward()
+        else:
+            wrapped(x).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
+    return [*model.parameters(), *state], seen
+
+
+def same(make):
+    (plain, _), (early, seen) = trained(make), trained(make, early_update=True)
+    return [len(plain) == len(early), all(map(torch.equal, plain, early)), seen[0]]
+
+
+params = lambda p: [q for q in p if q.requires_grad]
+found = {
+    "momentum": same(lambda p: torch.optim.SGD(params(p), 0.1, momentum=0.9, weight_decay=0.01)),
+    "adamw": same(lambda p: torch.optim.AdamW(params(p), 1e-2)),
+    "groups": same(lambda p: torch.optim.SGD([{"params": q, "lr": 0.1 / (n + 1)} for n, q in enumerate(params(p))])),
+}
+print(json.dumps(found))
+"""
+
+REFUSED = """
+import json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+
+
+def problem(step, make=torch.optim.SGD, **options):
+    model = nn.Linear(4, 2)
+    optimizer = make(model.parameters(), 0.1)
+    try:
+        wrapped, optimizer = ctx.wrap(model, optimizer, buckets="default", early_update=True, **options)
+        wrapped(torch.ones(3, 4)).sum().backward()
+        step(wrapped, optimizer)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "nothing"
+
+
+def clipped(model, optimizer):
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+
+
+def replaced(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad * 2
+    optimizer.step()
+
+
+def slower(model, optimizer):
+    optimizer.param_groups[0]["lr"] = 0.01
+    optimizer.step()
+
+
+def again(model, optimizer):
+    model(torch.ones(3, 4)).sum().backward()
+
+
+found = {
+    "fine": problem(lambda model, optimizer: optimizer.step()),
+    "clipped": problem(clipped),
+    "replaced": problem(replaced),
+    "settings": problem(slower),
+    "twice": problem(again),
+    "closure": problem(lambda model, optimizer: optimizer.step(lambda: 0.0)),
+    "kind": problem(lambda model, optimizer: optimizer.step(), torch.optim.RMSprop),
+    "compressed": problem(lambda model, optimizer: optimizer.step(), compress="bf16"),
+}
+print(json.dumps(found), flush=True)
+"""
+
+
+def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks) -> None:
+    for ended in run_ranks(SAME, 2):
+        assert ended.code == 0, ended.stderr
+        for name, (has_all, is_same, gradients) in ended.said.items():
+            assert has_all, name
+            assert is_same, name
+            # all but the frozen bias keep their gradients to look at
+            assert gradients == [True, False, True, True, True, True], name
+
+
+def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
+    said = [ended.said for ended in run_ranks(REFUSED, 2)]
+    assert said[0] == said[1]
+    found = said[0]
+    assert found["fine"] == "nothing"
+    assert "a gradient was changed" in found["clipped"]
+    assert "a gradient was replaced" in found["replaced"]
+    assert "settings were changed" in found["settings"]
+    assert "second backward" in found["twice"]
+    assert "closure" in found["closure"]
+    assert "cannot be had here" in found["kind"]
+    assert "cannot be had here" in found["compressed"]
