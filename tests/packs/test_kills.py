@@ -37,6 +37,18 @@ def end_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def await_shards(destination: Path, num_shards: int, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while num_done(destination) < num_shards and time.monotonic() < deadline:
+        if (destination / "pack.json").exists():
+            return
+        time.sleep(0.0005)
+
+
+def num_done(destination: Path) -> int:
+    return len(list(destination.glob(".packing/*.rows")))
+
+
 def campaign(tmp_path: Path, num_kills: int, seed: int) -> tuple[int, int, int]:
     """(packs finished, kills that met unfinished work, most shards found done after a kill)."""
     draw = random.Random(seed)
@@ -49,7 +61,12 @@ def campaign(tmp_path: Path, num_kills: int, seed: int) -> tuple[int, int, int]:
     destination, num_finished, num_interrupted, most_done, num_killed = tmp_path / "pack", 0, 0, 0, 0
     while num_killed < num_kills:
         pid = start(source, destination)
-        time.sleep(draw.uniform(0, longest_s))
+        if draw.random() < 0.5:
+            # a busy machine packs at another pace than the first time: half the kills wait for work instead of time
+            await_shards(destination, draw.randint(1, 20), longest_s)
+            time.sleep(draw.uniform(0, 0.005))
+        else:
+            time.sleep(draw.uniform(0, longest_s))
         os.kill(pid, signal.SIGKILL)
         num_killed += end_of(pid) == -signal.SIGKILL
         if (destination / "pack.json").exists():
@@ -60,7 +77,7 @@ def campaign(tmp_path: Path, num_kills: int, seed: int) -> tuple[int, int, int]:
             shutil.rmtree(destination)
         else:
             num_interrupted += 1
-            most_done = max(most_done, len(list(destination.glob(".packing/*.rows"))))
+            most_done = max(most_done, num_done(destination))
     assert end_of(start(source, destination)) == 0
     assert contents(destination) == expected
     assert check_pack(destination).damages == ()
