@@ -120,6 +120,9 @@ class Autotune:
             self._settle(known, from_memory=True)
             return
         self._candidates = candidates(gradients, link, self._hooks)
+        if self._plain is not None:
+            # what follows the last group is not hidden, so that one had better be small: `fine` stays unless beaten
+            self._candidates[:2] = self._candidates[1::-1]
         self._turns = trial.turns(len(self._candidates))
         self._begin_block()
 
@@ -188,6 +191,8 @@ class Autotune:
             how = ", host by host" if self.chosen.name == "hierarchical" else f", compressed ({self.chosen.name})"
         if from_memory:
             return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"
+        if not self.gain_share:
+            return f"topout: gradients are averaged in {groups}{how}; no other choice made the step shorter"
         return f"topout: gradients are averaged in {groups}{how}: the step is {self.gain_share:.0%} shorter (measured)"
 
 
