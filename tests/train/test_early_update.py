@@ -1,6 +1,7 @@
 """Parameters updated while later gradients travel: the same bits, and an error where it would not be the same."""
 
 SAME = """
+import copy
 import json
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ def trained(make, **options):
     optimizer.register_step_post_hook(lambda *_: seen.append([p.grad is not None for p in model.parameters()]))
     for step in range(8):
         x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
+        if step == 4:  # as a resumed job does: the optimizer has another state from here on
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
         if step == 5:  # two halves add up, one of them averages
             with wrapped.no_sync():
                 wrapped(x[:8]).square().mean().backward()

@@ -27,7 +27,7 @@ class EarlyUpdate:
 
     def __init__(self, optimizer: Any, place: Place) -> None:
         self._optimizer, self._place = optimizer, place
-        # the same class and the same state, with the groups of one bucket at a time
+        # of the same class; it gets the groups of one bucket at a time, and the state as it is then
         self._partial = copy.copy(optimizer)
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
         self._lock = threading.Lock()
@@ -70,6 +70,8 @@ class EarlyUpdate:
                 {**group, "params": [p for p in group["params"] if p in wanted and p.grad is not None]}
                 for group in groups
             ]
+            # not once and for all: a checkpoint that is loaded brings another state
+            self._partial.state = self._optimizer.state
             self._step(self._partial)
             for group in self._partial.param_groups:
                 self._updated |= {p: (p.grad, p.grad._version) for p in group["params"]}
