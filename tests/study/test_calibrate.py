@@ -163,7 +163,17 @@ def test_a_calibration_is_what_simulate_takes(tmp_path, capsys):
     captured = capsys.readouterr()
     assert "64" in captured.out
     # sixteen times the four hosts it was recorded on
+    assert "sample_bytes" not in captured.err
     assert "16 times the 4" in captured.err
+
+
+def test_storage_that_would_cost_nothing_is_said(tmp_path, capsys):
+    folder = recorded(tmp_path / "run")
+    assert call(["calibrate", str(folder.path)]) == 0
+    written = str(folder.path / "calibration.json")
+    words = ["simulate", written, "--system", written, "--nodes", "1,2", "--what-if", "input.source=shared"]
+    assert call(words) == 0
+    assert "input.sample_bytes is 0: reading costs nothing" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, capsys):

@@ -106,11 +106,16 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int]) -> 
     known = job.value.calibrated_nodes
     if known and max(nodes) > FAR * known:
         found.append(
-            f"{max(nodes):,} nodes are {max(nodes) / known:.0f} times the {known:,} that the job's numbers come from; "
+            f"{max(nodes):,} nodes are {max(nodes) / known:.3g} times the {known:,} that the job's numbers come from; "
             f"beyond {FAR} times, take the interval for too narrow."
         )
     if not known:
         found.append("The job does not say on how many nodes its numbers were measured (calibrated_nodes).")
+    given = job.value.input
+    if given.source != "none" and not given.sample_bytes and not given.loader_samples_per_s:
+        found.append(
+            f"input.source is {given.source}, and input.sample_bytes is 0: reading costs nothing here. Set it."
+        )
     if not job.ranges and not system.ranges:
         found.append("No number has a range, so there is no interval; write {value, low, high} for those you doubt.")
     return found
