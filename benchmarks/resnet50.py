@@ -45,6 +45,9 @@ WAYS = {
     "without channels last": {"channels_last": False},
     "batch 1024": {"batch": 1024},
     "batch 256": {"batch": 256},
+    "fp16 with scaler": {"precision": "fp16", "images": "float16"},
+    "activations recomputed": {"checkpoint_activations": ["layer?.?"]},
+    "four batches of 128 a step": {"batch": 128, "accumulate": 4},
     "compiler: 1x1 convolutions as products": {"options": {"conv_1x1_as_mm": True}},
     "cuDNN autotune over all algorithms": {"cudnn_limit": 0},
     "compiler: small kernels combined": {"options": {"combo_kernels": True}},
@@ -60,9 +63,10 @@ WAYS = {
 REFERENCE = {
     "precision": "bf16", "tf32": True, "channels_last": True, "compile": True, "fused_optimizer": True,
     "cudnn_benchmark": True, "batch": 512, "images": "bfloat16", "folded_stem": 0, "options": {}, "functorch": {},
-    "cudnn_limit": None, "graph": False,
+    "cudnn_limit": None, "graph": False, "checkpoint_activations": [], "accumulate": 1,
 }  # fmt: skip
-SWITCHES = ("precision", "tf32", "channels_last", "compile", "fused_optimizer", "cudnn_benchmark")
+SWITCHES = ("precision", "tf32", "channels_last", "compile", "fused_optimizer", "cudnn_benchmark",
+            "checkpoint_activations", "accumulate")  # fmt: skip
 
 
 # ---- one way, in its own process
