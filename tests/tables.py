@@ -35,6 +35,7 @@ class StepPlan:
     backward: int = 0
     optimizer: int = 0
     samples: int = 1
+    backward_cpu: int = NOT_GIVEN
 
 
 class Rows:
@@ -112,7 +113,7 @@ def build_run(path: Path, ranks: list[list[StepPlan]], plan: Plan | None = None)
         done = max(arrival for _, arrival in arrivals) + plan.transfer_ns if len(ranks) > 1 else arrivals[0][1]
         for r, rows in enumerate(tables):
             today, (backward_start, arrival) = ranks[r][step], arrivals[r]
-            rows.add(Kind.BACKWARD, backward_start, done - backward_start, ref=0)
+            rows.add(Kind.BACKWARD, backward_start, done - backward_start, value=today.backward_cpu, ref=0)
             rows.add(Kind.OPTIMIZER, done, today.optimizer, ref=0)
             rows.add(Kind.STEP, now[r], done + today.optimizer - now[r], ref=step)
             now[r] = ends_ns[r, step] = done + today.optimizer

@@ -8,6 +8,7 @@ environment `lab`, which fills nodes in turns and lets jobs start tasks on them 
 -notify is warned 5 s before it is killed. For `Nodes` of its own: mending those of the session would kill its daemons.
 """
 
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,9 +95,12 @@ class GridEngine:
     def _write_files(self) -> None:
         for name in ("default/common", "spool/job_scripts", "execd"):
             (self.folder / name).mkdir(parents=True)
-        for name in _LINKS:
-            (self.folder / name).symlink_to(Path("/var/lib/gridengine") / name)
         (self.folder / "util").symlink_to(_DATA / "util")
+        # Debian's own links leave out 64-bit ARM
+        architecture = subprocess.run([_DATA / "util/arch"], capture_output=True, text=True, check=True).stdout.strip()
+        for name in _LINKS:
+            (self.folder / name).mkdir()
+            (self.folder / name / architecture).symlink_to(_PROGRAMS)
         common = self.folder / "default/common"
         (common / "bootstrap").write_text(_BOOTSTRAP.format(folder=self.folder, programs=_PROGRAMS))
         (common / "act_qmaster").write_text("login\n")

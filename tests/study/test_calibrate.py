@@ -113,6 +113,22 @@ def test_cores_that_a_rank_kept_busy_are_those_of_its_counters(tmp_path):
     plan = Plan(hosts=["n0"], counters={"cpu_ns": grown, "worker_cpu_ns": grown})
     found = calibrate(build_run(tmp_path / "run", [[step] * 60], plan).folder)
     assert found.job["compute"]["cores"] == pytest.approx(1.2, rel=0.01)
+    assert "backward_cores" not in found.job["compute"]
+
+
+def test_cores_of_backward_are_those_of_its_calls_without_what_messages_need(tmp_path):
+    step = StepPlan(forward=20 * MS, backward=29 * MS, optimizer=MS, backward_cpu=25 * MS)
+    # 0.6 s on processors in a second: 30 ms of a step of 50, 25 of them in backward; and 0.1 cores of a worker all along
+    counters = {"cpu_ns": [(at * 100 * MS, at * 60 * MS) for at in range(40)],
+                "worker_cpu_ns": [(at * 100 * MS, at * 10 * MS) for at in range(40)]}  # fmt: skip
+    folder = build_run(tmp_path / "run", [[step] * 60] * 2, Plan(hosts=["n0", "n0"], counters=counters)).folder
+    compute = calibrate(folder).job["compute"]
+    assert compute["cores"] == pytest.approx(0.1 + 5 / 21, rel=0.02)
+    assert compute["backward_cores"] == pytest.approx(0.1 + 25 / 29, rel=0.02)
+    # two groups, two messages each way of 1 ms: 4 ms that computing does not need
+    link = LINK | {"link_class": "within a host", "cpu_alpha_s": 2e-3, "cpu_s_per_byte": 0.0}
+    compute = calibrate(folder, {"links": [link], "hosts": [{"limits": {"num_cores": 8}}]}).job["compute"]
+    assert compute["backward_cores"] == pytest.approx(0.1 + 21 / 29, rel=0.02)
 
 
 def test_storage_that_many_hosts_share_is_told_from_a_disk(tmp_path):

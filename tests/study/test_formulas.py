@@ -74,14 +74,19 @@ def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
     free = Link(latency_s=1e-9, bytes_per_s=1e15)
     host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
     # four ranks on two cores: twice as long
-    assert crowding_s(job, host, 0.030) == pytest.approx(0.030)
+    assert crowding_s(job, host, 1, 0.030) == pytest.approx(0.030)
     assert expected_step(job, host, 1).parts["cores"] == pytest.approx(0.030)
-    assert crowding_s(job, replace(host, cores=4), 0.030) == pytest.approx(0.0)
-    assert crowding_s(job, replace(host, cores=0), 0.030) == 0.0
+    assert crowding_s(job, replace(host, cores=4), 1, 0.030) == pytest.approx(0.0)
+    assert crowding_s(job, replace(host, cores=0), 1, 0.030) == 0.0
     # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores; the wire's time it would fit into is there
     slow = replace(free, byte_cpu_s=1e-8)
-    assert crowding_s(job, replace(host, inside=slow), 0.030) == pytest.approx(0.060)
-    assert crowding_s(job, replace(host, inside=slow), 0.090) == pytest.approx(0.010)
+    assert crowding_s(job, replace(host, inside=slow), 1, 0.030) == pytest.approx(0.060)
+    assert crowding_s(job, replace(host, inside=slow), 1, 0.090) == pytest.approx(0.010)
+    # a second node: a quarter of 1 MB for each of its ranks, 10 ms more of two cores
+    assert crowding_s(job, replace(host, between=slow), 2, 0.030) == pytest.approx(0.035)
+    # all of it in backward: 40 ms of each rank's processor, 80 ms of two cores, of which 20 were there
+    copies = replace(job, compute=Compute(forward_s=0.010, backward_s=0.020, backward_cores=2.0))
+    assert crowding_s(copies, host, 1, 0.030) == pytest.approx(0.060)
 
 
 def test_the_model_doubts_what_is_not_computing():

@@ -229,3 +229,16 @@ def test_a_submodule_that_does_not_exist_is_named() -> None:
         Compute(checkpoint_activations=("layer9",)).apply(Tower())
     assert "'layer9'" in refusal.value.problem
     assert "stem, blocks" in refusal.value.why
+
+
+def test_a_cpu_that_must_emulate_bf16_is_named_once(monkeypatch, capsys) -> None:
+    precision._say_emulated.cache_clear()
+    model = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = []
+    for can in (True, False, False):
+        monkeypatch.setattr(precision, "computes_in_bf16", lambda can=can: can)
+        Compute(precision="bf16").stepper(model, optimizer)
+        Compute(precision="fp32").stepper(model, optimizer)
+        said.append(capsys.readouterr().err.count("emulation"))
+    assert said == [0, 1, 0]

@@ -1,6 +1,7 @@
 """Loops with a planted fault come back with the right verdict, and with the share that their own stamps give."""
 
 import json
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def test_a_planted_fault_is_named(fault, run_topout, tmp_path):
 def test_running_out_of_memory_is_a_verdict_and_the_traceback_still_comes_last(run_topout, tmp_path):
     done = run_topout(["run", "-n", 1, "--runs", tmp_path / "runs", SCRIPT, "too-large", tmp_path / "own"])
     assert done.code == 1
-    assert "can't allocate memory" in done.stderr.splitlines()[-1]
+    # torch's builds for x86 and ARM say it in their own words
+    assert re.search("can't allocate memory|not enough memory", done.stderr.splitlines()[-1])
     (run,) = (tmp_path / "runs").iterdir()
     analysis = json.loads((run / "analysis.json").read_text())
     assert analysis["verdict"]["name"] == "memory-size"

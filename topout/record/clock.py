@@ -7,6 +7,8 @@ recorder stamps with the epoch; pairs of both clocks, taken now and then, transl
 import time
 
 now_ns = time.monotonic_ns
+processors_ns = time.process_time_ns
+"""What all threads of the process have used."""
 
 
 def clock_pair() -> tuple[int, int]:

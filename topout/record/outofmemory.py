@@ -4,7 +4,7 @@ import re
 
 from topout.record.recorder import Recorder
 
-_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _REQUESTED = re.compile(r"(?:allocate|allocating)\s+([\d.]+)\s*(bytes|KiB|MiB|GiB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 

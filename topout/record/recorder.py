@@ -166,6 +166,8 @@ class Recorder:
         """The script is over: the last rows, facts and counts leave for the file."""
         if self._lookout is not None:
             self._lookout.stop()
+        if self._writer is not None:
+            self._writer.flush()  # whatever the callbacks do, and however long they take
         for callback in self.at_finish:
             self.guard(callback)
         self._count_files()

@@ -21,7 +21,8 @@ class Kind(IntEnum):
     COPY = 3
     """A host-to-device copy as the host saw it; value = bytes."""
     BACKWARD = 5
-    """One call of backward, exposed communication included; ref = number of the micro-batch."""
+    """One call of backward, exposed communication included; value = nanoseconds of processors that the process used
+    meanwhile, all threads together, ref = number of the micro-batch."""
     OPTIMIZER = 6
     """One optimizer's step; ref = number of the optimizer in order of appearance."""
     COLLECTIVE = 7

@@ -63,7 +63,7 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         "memory": seen_memory(measures),
     }
     system = seen_machine(measures, doctor, notes)
-    job["compute"]["cores"] = seen_cores(phases, job, system)
+    job["compute"] |= seen_cores(phases, job, system)
     return Calibration(job, system, notes)
 
 

@@ -60,5 +60,12 @@ def inside_cpu_s(size: float, system: System) -> float:
     return 2 * (ranks - 1) * link.message_cpu_s + 2 * (ranks - 1) / ranks * size * link.byte_cpu_s
 
 
+def carrying_cpu_s(size: float, nodes: int, system: System) -> float:
+    """Of the processors of one rank, inside its node and for its part of what crosses between nodes."""
+    link, share = system.between, size / system.ranks_per_node
+    between = 2 * (nodes - 1) * link.message_cpu_s + 2 * (nodes - 1) / nodes * share * link.byte_cpu_s
+    return inside_cpu_s(size, system) + between
+
+
 def _together(link: Link) -> float:
     return link.bytes_per_s * link.links

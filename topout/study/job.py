@@ -20,6 +20,8 @@ class Compute:
     """Spread between steps of one rank, relative to the step."""
     cores: float = 0.0
     """That a rank keeps busy meanwhile, its loader's included; zero: not known, or of no account."""
+    backward_cores: float = 0.0
+    """The same in backward, without what messages need; zero: as `cores`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topout.study.collectives import allreduce_s, inside_cpu_s
+from topout.study.collectives import allreduce_s, carrying_cpu_s
 from topout.study.job import Gradients, Job
 from topout.study.negotiation import negotiation_s
 from topout.study.storage import samples_per_s
@@ -61,7 +61,7 @@ def expected_step(job: Job, system: System, nodes: int) -> Step:
     alone = compute.forward_s + compute.backward_s + compute.optimizer_s
     agreeing, travelling = exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes,
                                      system)  # fmt: skip
-    crowded = crowding_s(job, system, alone * slowest + agreeing + travelling)
+    crowded = crowding_s(job, system, nodes, alone * slowest + agreeing + travelling)
     busy = alone * slowest + agreeing + travelling + crowded
     batch_s = job.input.samples * system.ranks_per_node / samples_per_s(job.input, nodes, system)
     parts = {
@@ -88,18 +88,19 @@ def exposed_s(
     return max(0.0, there - end) - travelling, travelling
 
 
-def crowding_s(job: Job, system: System, busy_s: float) -> float:
+def crowding_s(job: Job, system: System, nodes: int, busy_s: float) -> float:
     """What ranks lose because together they need more cores than their node has.
 
     Forward and optimizer take as much longer as cores are short. In backward computing and messages need them at the
     same time, and it cannot end before the cores have done both.
     """
     compute, ranks = job.compute, system.ranks_per_node
-    if not system.cores or not compute.cores:
+    in_backward = compute.backward_cores or compute.cores
+    if not system.cores or not in_backward:
         return 0.0
     apart_s = compute.forward_s + compute.optimizer_s
-    carrying_s = sum(inside_cpu_s(size, system) for size in group_bytes(job.gradients))
-    together_s = ranks * (compute.backward_s * compute.cores + carrying_s) / system.cores
+    carrying_s = sum(carrying_cpu_s(size, nodes, system) for size in group_bytes(job.gradients))
+    together_s = ranks * (compute.backward_s * in_backward + carrying_s) / system.cores
     longer_s = max(0.0, ranks * compute.cores / system.cores - 1) * apart_s
     return longer_s + max(0.0, together_s - (busy_s - apart_s))
 

@@ -95,11 +95,13 @@ class Compute:
     def stepper(self, model: Any, optimizer: Any, place: Place | None = None) -> Stepper:
         """For the loop; `model` is the wrapped one where there are many ranks, and `place` says among which."""
         device = device_of(model)
+        chosen = precision.resolved(self.precision, device)
+        precision.warn_if_emulated(chosen, device)
         return Stepper(
             model,
             optimizer,
             place or Place(device=device),
-            precision_name=precision.resolved(self.precision, device),
+            precision_name=chosen,
             accumulate=self.accumulate,
             clip_norm=self.clip_norm,
             check_loss_every=self.check_loss_every,

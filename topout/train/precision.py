@@ -9,7 +9,9 @@ Parameters, optimizer state and sums over a batch stay in fp32. Not for models t
 (`model.half()`): autocast needs fp32 parameters to step on.
 """
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +36,22 @@ def resolved(precision: str, device: torch.device) -> str:
         return "fp32"
     # before compute capability 8.0 bfloat16 is emulated, and slower than fp32
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def warn_if_emulated(precision: str, device: torch.device) -> None:
+    """Says once that this CPU has no instructions for bfloat16: a convolution then takes a hundred times as long."""
+    if precision == "bf16" and device.type == "cpu" and not computes_in_bf16():
+        _say_emulated()
+
+
+def computes_in_bf16() -> bool:
+    """Whether torch's kernels for this CPU do."""
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@cache
+def _say_emulated() -> None:
+    sys.stderr.write("topout: this CPU computes bf16 by emulation, far slower than fp32; choose the precision fp32\n")
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:

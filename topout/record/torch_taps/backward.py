@@ -5,7 +5,7 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
-from topout.record.clock import now_ns
+from topout.record.clock import now_ns, processors_ns
 from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import flops
 from topout.schema.event import NOT_GIVEN, Kind
@@ -30,11 +30,12 @@ def install(module: ModuleType, recorder: Recorder) -> None:
             if recorder.num_steps == _COUNT_FLOPS_AT_STEP:
                 recorder.guard(graph.add, tensors)
                 start_ns = now_ns()
+        used_ns = processors_ns()
         try:
             return original(tensors, *args, **kwargs)
         finally:
             code = ran if get_ident() == main_thread else ran + OFF_MAIN
-            recorder.emit((code, start_ns, now_ns() - start_ns, NOT_GIVEN, NOT_GIVEN))
+            recorder.emit((code, start_ns, now_ns() - start_ns, processors_ns() - used_ns, NOT_GIVEN))
             if recorder.mark is not None:
                 recorder.mark("backward")
 
