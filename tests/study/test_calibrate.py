@@ -22,7 +22,9 @@ LINK = {
 }  # fmt: skip
 
 
-def recorded(path, *, num_ranks=4, num_steps=60, forward=20, backward=40, transient=0.05, persistent=0.0, seed=0):
+def recorded(
+    path, *, num_ranks=4, num_steps=60, forward=20, backward=40, transient=0.05, persistent=0.0, transfer_ns=MS, seed=0
+):
     random = np.random.default_rng(seed)
     speeds = 1 + persistent * random.standard_normal(num_ranks)
     ranks = []
@@ -40,7 +42,7 @@ def recorded(path, *, num_ranks=4, num_steps=60, forward=20, backward=40, transi
             ]
         )
     hosts = [f"n{rank}" for rank in range(num_ranks)]
-    return build_run(path, ranks, Plan(transfer_ns=MS, hosts=hosts)).folder
+    return build_run(path, ranks, Plan(transfer_ns=transfer_ns, hosts=hosts)).folder
 
 
 def test_times_and_spread_of_a_recording_are_found_again(tmp_path):
@@ -58,8 +60,8 @@ def test_a_rank_that_is_slower_for_good_is_persistent_spread(tmp_path):
     assert found.job["compute"]["persistent"]["value"] > 5 * found.job["compute"]["transient"]["value"]
 
 
-def test_links_are_the_doctors(tmp_path):
-    found = calibrate(recorded(tmp_path / "run"), {"links": [LINK]})
+def test_links_are_the_doctors_where_the_run_hides_its_transfers(tmp_path):
+    found = calibrate(recorded(tmp_path / "run", transfer_ns=0), {"links": [LINK]})
     # an all-reduce of two moves each byte once, in two messages
     assert found.system["between"]["bytes_per_s"] == {"value": 1e9, "low": 0.9e9, "high": 1.1e9}
     assert found.system["between"]["latency_s"] == 1e-4
@@ -67,8 +69,23 @@ def test_links_are_the_doctors(tmp_path):
 
 def test_a_link_that_is_no_line_has_the_rate_of_its_largest_message(tmp_path):
     bent = LINK | {"worst_error_share": 0.5, "largest_bytes_per_s": 0.7e9}
-    found = calibrate(recorded(tmp_path / "run"), {"links": [bent]})
+    found = calibrate(recorded(tmp_path / "run", transfer_ns=0), {"links": [bent]})
     assert found.system["between"]["bytes_per_s"] == {"value": 0.7e9, "low": 0.7e9, "high": 1.1e9}
+
+
+@pytest.mark.parametrize("seen_ms", [1.0, 2.5])
+def test_links_are_as_fast_as_the_job_s_own_transfers(tmp_path, seen_ms):
+    found = calibrate(recorded(tmp_path / "run", transfer_ns=int(seen_ms * MS)), {"links": [LINK]})
+    job, system = describe(Job, found.job, "job").value, describe(System, found.system, "system").value
+    assert expected_step(job, system, 4).parts["communication"] == pytest.approx(seen_ms / 1e3, rel=0.02)
+    # all of the link by one factor
+    assert system.between.latency_s / 1e-4 == pytest.approx(1e9 / system.between.bytes_per_s)
+
+
+def test_a_run_that_tells_of_another_link_is_believed_by_half(tmp_path):
+    found = calibrate(recorded(tmp_path / "run", transfer_ns=50 * MS), {"links": [LINK]})
+    assert found.system["between"]["bytes_per_s"]["value"] == pytest.approx(0.5e9)
+    assert any("2 times as long" in note for note in found.notes)
 
 
 def test_what_messages_cost_the_processors_is_the_doctors(tmp_path):
@@ -118,7 +135,7 @@ def test_cores_that_a_rank_kept_busy_are_those_of_its_counters(tmp_path):
 
 def test_cores_of_backward_are_those_of_its_calls_without_what_messages_need(tmp_path):
     step = StepPlan(forward=20 * MS, backward=29 * MS, optimizer=MS, backward_cpu=25 * MS)
-    # 0.6 s on processors in a second: 30 ms of a step of 50, 25 of them in backward; and 0.1 cores of a worker all along
+    # 0.6 s on processors in a second: 30 ms of a step of 50, 25 of them in backward; and 0.1 cores of a worker
     counters = {"cpu_ns": [(at * 100 * MS, at * 60 * MS) for at in range(40)],
                 "worker_cpu_ns": [(at * 100 * MS, at * 10 * MS) for at in range(40)]}  # fmt: skip
     folder = build_run(tmp_path / "run", [[step] * 60] * 2, Plan(hosts=["n0", "n0"], counters=counters)).folder

@@ -9,7 +9,7 @@ from topout.study.collectives import allreduce_s, halving_s, quickest_s, ring_s,
 from topout.study.curve import own_error
 from topout.study.job import Compute, Gradients, Input, Job
 from topout.study.negotiation import negotiation_s
-from topout.study.step_model import Step, crowding_s, expected_step, group_bytes, last_group_s, ready
+from topout.study.step_model import Step, crowded_s, crowding_s, expected_step, group_bytes, last_group_s, ready
 from topout.study.storage import cached_share, samples_per_s
 from topout.study.stragglers import expected_maximum, split_spread
 from topout.study.system import Link, LocalStorage, SharedStorage, System
@@ -29,7 +29,10 @@ FILES = Input(samples=64, source="shared", sample_bytes=100e3, opens_per_sample=
 
 def test_a_ring_of_four_moves_one_and_a_half_times_the_bytes():
     assert ring_s(1e9, 4, 0.0, 1e9) == pytest.approx(1.5)
-    assert ring_s(0, 4, 1e-3, 1e9) == pytest.approx(6e-3)
+    # six messages one after another, and the last is noticed
+    assert ring_s(0, 4, 1e-3, 1e9) == pytest.approx(7e-3)
+    # in large ones a segment travels while another is handled
+    assert ring_s(1e9, 4, 1e-3, 1e9) == pytest.approx(1.501)
 
 
 def test_halving_and_trees_need_as_many_messages_as_the_logarithm():
@@ -49,7 +52,7 @@ def test_the_quickest_is_never_slower_than_the_ring():
 def test_between_nodes_all_links_of_a_node_carry():
     inside = ring_s(1e9, 4, 1e-3, 10e9)
     assert allreduce_s(1e9, 1, SYSTEM) == pytest.approx(inside)
-    assert allreduce_s(1e9, 2, SYSTEM) == pytest.approx(inside + 2e-3 + 0.5)
+    assert allreduce_s(1e9, 2, SYSTEM) == pytest.approx(inside + 1e-3 + 0.5)
 
 
 def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
@@ -59,9 +62,9 @@ def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
     assert allreduce_s(1e8, 1, host) == pytest.approx(4 * 0.1512 / 2)
     # two ranks: a core each, 100.4 ms of it; the link alone would take 50 ms
     assert allreduce_s(1e8, 1, replace(host, ranks_per_node=2)) == pytest.approx(0.1004)
-    # cores enough: the link is the limit, 6 messages and 150 MB at 2 GB/s
-    assert allreduce_s(1e8, 1, replace(host, cores=64)) == pytest.approx(0.0756)
-    assert allreduce_s(1e8, 1, replace(host, cores=0)) == pytest.approx(0.0756)
+    # cores enough: the link is the limit, 150 MB at 2 GB/s and a message
+    assert allreduce_s(1e8, 1, replace(host, cores=64)) == pytest.approx(0.0751)
+    assert allreduce_s(1e8, 1, replace(host, cores=0)) == pytest.approx(0.0751)
 
 
 def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
@@ -74,19 +77,34 @@ def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
     free = Link(latency_s=1e-9, bytes_per_s=1e15)
     host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
     # four ranks on two cores: twice as long
-    assert crowding_s(job, host, 1, 0.030) == pytest.approx(0.030)
+    assert crowded_s(job, host) == pytest.approx((0.010, 0.020))
     assert expected_step(job, host, 1).parts["cores"] == pytest.approx(0.030)
-    assert crowding_s(job, replace(host, cores=4), 1, 0.030) == pytest.approx(0.0)
-    assert crowding_s(job, replace(host, cores=0), 1, 0.030) == 0.0
-    # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores; the wire's time it would fit into is there
-    slow = replace(free, byte_cpu_s=1e-8)
-    assert crowding_s(job, replace(host, inside=slow), 1, 0.030) == pytest.approx(0.060)
-    assert crowding_s(job, replace(host, inside=slow), 1, 0.090) == pytest.approx(0.010)
-    # a second node: a quarter of 1 MB for each of its ranks, 10 ms more of two cores
-    assert crowding_s(job, replace(host, between=slow), 2, 0.030) == pytest.approx(0.035)
-    # all of it in backward: 40 ms of each rank's processor, 80 ms of two cores, of which 20 were there
+    assert crowded_s(job, replace(host, cores=4)) == crowded_s(job, replace(host, cores=0)) == (0.0, 0.0)
+    # half a core is one for half of the time, and all want it at once; two cores each take four times as long
+    for cores, longer in ((0.5, (0.005, 0.010)), (2.0, (0.030, 0.060))):
+        other = replace(job, compute=replace(job.compute, cores=cores))
+        assert crowded_s(other, host) == pytest.approx(longer)
     copies = replace(job, compute=Compute(forward_s=0.010, backward_s=0.020, backward_cores=2.0))
-    assert crowding_s(copies, host, 1, 0.030) == pytest.approx(0.060)
+    assert crowded_s(copies, host) == pytest.approx((0.0, 0.060))
+
+
+def test_backward_lasts_until_the_cores_have_computed_and_carried():
+    job = Job(
+        title="",
+        compute=Compute(forward_s=0.010, backward_s=0.020, cores=1.0),
+        gradients=Gradients(bytes=1e6, tensors=1, groups=1),
+        input=Input(samples=1),
+    )
+    free = Link(latency_s=1e-9, bytes_per_s=1e15)
+    host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
+    assert crowding_s(job, host, 1, 0.030) == pytest.approx(0.010)
+    assert crowding_s(job, replace(host, cores=0), 1, 0.0) == 0.0
+    # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores
+    slow = replace(free, byte_cpu_s=1e-8)
+    assert crowding_s(job, replace(host, inside=slow), 1, 0.030) == pytest.approx(0.040)
+    assert crowding_s(job, replace(host, inside=slow), 1, 0.090) == 0.0
+    # a second node: a quarter of 1 MB for each of its ranks, 5 ms of two cores
+    assert crowding_s(job, replace(host, between=slow), 2, 0.030) == pytest.approx(0.015)
 
 
 def test_the_model_doubts_what_is_not_computing():

@@ -70,8 +70,8 @@ def test_a_pipeline_stands_idle_by_its_formula():
 
 def test_tensor_parallelism_sums_four_times_a_block():
     step = mesh_step(Mesh(tp=4, row_samples=8), JOB, SYSTEM, 1)
-    # a ring of four: 6 messages, 2 x 3/4 of 8 MB
-    assert step.parts["tensor parallel"] == pytest.approx(4 * 8 * (6e-6 + 1.5 * 8e6 / (100 * GB)))
+    # a ring of four: 2 x 3/4 of 8 MB, and a message
+    assert step.parts["tensor parallel"] == pytest.approx(4 * 8 * (1e-6 + 1.5 * 8e6 / (100 * GB)))
 
 
 def test_sharding_moves_parameters_twice_and_gradients_once():

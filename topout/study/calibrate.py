@@ -2,7 +2,7 @@
 
 Every number that the run shows comes with its 80 % range: steps are drawn again and again, and the middle of what comes
 out is the range. What a run cannot show (how fast input could be when nobody waited for it) is left out and said. Links
-are those of `topout doctor`; without it, the all-reduce that the run itself was seen to make.
+are those of `topout doctor`, as fast as the run's own transfers were; without it, the all-reduce that the run made.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from topout.host.file_systems import is_network
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
 from topout.schema.run_folder import RunFolder
+from topout.study.anchor import anchor_factor, anchored
 from topout.study.bootstrap import Floats, mean, ranged
 from topout.study.seen_cores import seen_cores
 from topout.study.seen_groups import seen_groups
@@ -27,6 +28,8 @@ from topout.study.stragglers import split_spread
 
 CALIBRATION_VERSION = 1
 FEWEST_STEPS = 10
+WORTH_SAYING = 1.2
+"""So far from the doctor's links a job's may be without a word."""
 WORK = ("copy", "forward", "backward", "optimizer", "other")
 
 
@@ -63,8 +66,21 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         "memory": seen_memory(measures),
     }
     system = seen_machine(measures, doctor, notes)
+    if doctor is not None and doctor.get("links"):
+        system |= _anchored_links(phases, job, system, notes)
     job["compute"] |= seen_cores(phases, job, system)
     return Calibration(job, system, notes)
+
+
+def _anchored_links(
+    phases: Phases, job: dict[str, Any], system: dict[str, Any], notes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """Those that the run used."""
+    factor = anchor_factor(phases, job, system)
+    if not 1 / WORTH_SAYING < factor < WORTH_SAYING:
+        notes.append(f"The job's transfers took {factor:.2g} times as long as by the doctor's links, which are set so.")
+    is_used = {"inside": system["ranks_per_node"] > 1, "between": job["calibrated_nodes"] > 1}
+    return {name: anchored(system[name], factor) for name in is_used if is_used[name]}
 
 
 def seconds(phases: Phases, names: tuple[str, ...]) -> Floats:

@@ -1,6 +1,6 @@
 """How long an all-reduce takes between ranks that are joined by links of known latency and bandwidth.
 
-    ring             2 (n-1) a + 2 (n-1)/n S b
+    ring             a + 2 (n-1) max(a, S b / n)                    (in segments: one travels while another is handled)
     halving          2 ceil(log2 n) a + 2 (n-1)/n S b               (Rabenseifner)
     tree             2 d a + 2 S b + 2 (d-1) c b,  d = ceil(log2 n)   (double binary tree, pipelined by chunks of c)
     hierarchical     inside nodes by ring, between nodes by the best of the three, over all links of a node
@@ -19,7 +19,7 @@ CHUNK_BYTES = 512 * 1024
 
 
 def ring_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:
-    return 0.0 if num < 2 else 2 * (num - 1) * latency_s + 2 * (num - 1) / num * size / bytes_per_s
+    return 0.0 if num < 2 else latency_s + 2 * (num - 1) * max(latency_s, size / num / bytes_per_s)
 
 
 def halving_s(size: float, num: int, latency_s: float, bytes_per_s: float) -> float:

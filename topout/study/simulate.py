@@ -13,7 +13,7 @@ import numpy as np
 from topout.study.collectives import allreduce_s
 from topout.study.job import Job
 from topout.study.negotiation import negotiation_s
-from topout.study.step_model import Step, around, expected_step, group_bytes, last_group_s, ready
+from topout.study.step_model import Step, around, crowded_s, expected_step, group_bytes, last_group_s, ready
 from topout.study.storage import samples_per_s
 from topout.study.system import System
 
@@ -48,7 +48,8 @@ def simulate(
     agreeing_s = negotiation_s(job.gradients, nodes, system) / job.gradients.groups
     loaders = _Loaders(job, system, nodes, random)
     compute = job.compute
-    crowded_s = expected_step(job, system, nodes).parts["cores"]
+    all_cores_s = expected_step(job, system, nodes).parts["cores"]
+    _, in_backward_s = crowded_s(job, system)
     clock = 0.0
     rows = np.zeros((steps, 6))
     for number in range(steps):
@@ -57,7 +58,7 @@ def simulate(
         slowest = pace.reshape(nodes, local).max(axis=1)
         begin = np.maximum(loaders.next_batch(), clock)
         forward_end = begin + compute.forward_s * slowest
-        backward = compute.backward_s * slowest
+        backward = compute.backward_s * slowest + in_backward_s
         computed = float((forward_end + backward).max())
         moments = np.array([float((forward_end + backward * share).max()) for share in shares])
         travelled = max(computed, last_group_s(moments, each_s, 0.0))
@@ -66,9 +67,9 @@ def simulate(
         loaders.taken(end)
         waited = float(begin.max()) - clock
         mean = (compute.forward_s + compute.backward_s + compute.optimizer_s) * float(pace.mean())
-        late = computed - clock - waited + last - mean
-        rows[number] = mean, late, end - travelled, travelled - computed, crowded_s, waited
-        clock = end + last + crowded_s
+        late = computed - clock - waited + last - mean - in_backward_s
+        rows[number] = mean, late, end - travelled, travelled - computed, all_cores_s, waited
+        clock = end + last + all_cores_s - in_backward_s
     kept = rows[min(steps - 1, job.input.prefetch + WARM_STEPS) :]
     parts = dict(zip(("compute", "stragglers", "negotiation", "communication", "cores", "input"),
                      map(float, kept.mean(axis=0)), strict=True))  # fmt: skip

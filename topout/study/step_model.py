@@ -59,9 +59,10 @@ def expected_step(job: Job, system: System, nodes: int) -> Step:
     spread = float(np.hypot(compute.persistent, compute.transient))
     slowest = 1 + spread * expected_maximum(ranks)
     alone = compute.forward_s + compute.backward_s + compute.optimizer_s
-    agreeing, travelling = exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes,
-                                     system)  # fmt: skip
-    crowded = crowding_s(job, system, nodes, alone * slowest + agreeing + travelling)
+    apart, in_backward = crowded_s(job, system)
+    backward = compute.backward_s * slowest + in_backward
+    agreeing, travelling = exposed_s(job.gradients, compute.forward_s * slowest, backward, nodes, system)
+    crowded = apart + in_backward + crowding_s(job, system, nodes, backward + agreeing + travelling)
     busy = alone * slowest + agreeing + travelling + crowded
     batch_s = job.input.samples * system.ranks_per_node / samples_per_s(job.input, nodes, system)
     parts = {
@@ -88,21 +89,39 @@ def exposed_s(
     return max(0.0, there - end) - travelling, travelling
 
 
-def crowding_s(job: Job, system: System, nodes: int, busy_s: float) -> float:
-    """What ranks lose because together they need more cores than their node has.
+def crowded_s(job: Job, system: System) -> tuple[float, float]:
+    """How much longer forward and optimizer take, and backward, where ranks need more cores than their node has.
 
-    Forward and optimizer take as much longer as cores are short. In backward computing and messages need them at the
-    same time, and it cannot end before the cores have done both.
+    Ranks do the same at the same time, so what one needs of a processor waits for the others'.
     """
-    compute, ranks = job.compute, system.ranks_per_node
-    in_backward = compute.backward_cores or compute.cores
+    compute = job.compute
+    apart_s = compute.forward_s + compute.optimizer_s
+    return _longer_s(apart_s, compute.cores, system), _longer_s(compute.backward_s, _cores_in_backward(job), system)
+
+
+def crowding_s(job: Job, system: System, nodes: int, backward_s: float) -> float:
+    """What is missing to a backward of so many seconds, exposed messages included, for cores to do all of its work.
+
+    There computing and messages need them at the same time.
+    """
+    in_backward = _cores_in_backward(job)
     if not system.cores or not in_backward:
         return 0.0
-    apart_s = compute.forward_s + compute.optimizer_s
     carrying_s = sum(carrying_cpu_s(size, nodes, system) for size in group_bytes(job.gradients))
-    together_s = ranks * (compute.backward_s * in_backward + carrying_s) / system.cores
-    longer_s = max(0.0, ranks * compute.cores / system.cores - 1) * apart_s
-    return longer_s + max(0.0, together_s - (busy_s - apart_s))
+    together_s = system.ranks_per_node * (job.compute.backward_s * in_backward + carrying_s) / system.cores
+    return max(0.0, together_s - backward_s)
+
+
+def _cores_in_backward(job: Job) -> float:
+    return job.compute.backward_cores or job.compute.cores
+
+
+def _longer_s(seconds: float, cores: float, system: System) -> float:
+    """A rank that keeps half a core busy needs one for half of the time."""
+    if not system.cores:
+        return 0.0
+    turns = system.ranks_per_node * max(1.0, cores) / system.cores
+    return seconds * min(1.0, cores) * max(0.0, turns - 1)
 
 
 def ready(gradients: Gradients) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
+from statistics import median
 from typing import Any
 
 from topout.preflight.facts import Link, LinkSample
@@ -108,11 +109,14 @@ def _one_size(torch: Any, dist: Any, num_bytes: int, is_gpu: bool) -> LinkSample
     longest = torch.tensor([first_s], device=tensor.device, dtype=torch.float32)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     repeats = min(max(int(_BUDGET_S / max(float(longest), 1e-6)), _FEWEST_REPEATS), _MOST_REPEATS)
-    start_cpu_s = time.process_time()
-    times_s = [_timed(torch, dist, tensor, is_gpu) for _ in range(repeats)]
-    # a host that waits for its GPU turns round and round: that is not what a message costs
-    cpu_s = None if is_gpu else round((time.process_time() - start_cpu_s) / repeats, 9)
-    return LinkSample(num_bytes=num_bytes, times_s=tuple(times_s), cpu_s=cpu_s)
+    times_s, cpu_s = [], []
+    for _ in range(repeats):
+        start_cpu_s = time.process_time()
+        times_s.append(_timed(torch, dist, tensor, is_gpu))
+        cpu_s.append(round(time.process_time() - start_cpu_s, 9))
+    # the middle one: now and then a thread turns round until the next tick of the scheduler. A host that waits for its
+    # GPU always does: that is not what a message costs
+    return LinkSample(num_bytes=num_bytes, times_s=tuple(times_s), cpu_s=None if is_gpu else median(cpu_s))
 
 
 def _timed(torch: Any, dist: Any, tensor: Any, is_gpu: bool) -> float:

@@ -1,0 +1,70 @@
+"""Links as the job itself used them: the doctor's, made as much slower or quicker as the run's own transfers say.
+
+The doctor measures while nothing else runs, one message after another; a job sends while it computes, at its own sizes
+and pauses. One factor on latency, bandwidth and processor time brings the model's exposed communication, at the ranks
+that were recorded, to what was seen there: between the last rank's last arrival and the end. Not for a run whose
+communication hides behind backward: it says nothing, and the doctor's word stands.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from topout.analyze.steps import Phases
+from topout.schema.measures import PHASES
+from topout.study.description import describe
+from topout.study.job import Job
+from topout.study.step_model import exposed_s
+from topout.study.stragglers import expected_maximum
+from topout.study.system import Link, System
+
+LARGEST = 2.0
+"""A link that differs by more is not the doctor's, or something else took the time."""
+TELLING = 0.01
+"""Of a step: what is exposed of it must be so much before it is believed."""
+_HALVINGS = 40
+
+
+def anchor_factor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any]) -> float:
+    """How many times slower than the doctor's the job's links were; 1 where its run does not say."""
+    transfers_s = phases.phase_ns[:, 1:-1, PHASES.index("transfer")] / 1e9
+    seen_s, step_s = float(transfers_s.mean()), float(phases.duration_ns.mean() / 1e9)
+    described = describe(Job, dict(job), "job").value
+    machine = describe(System, dict(system), "system").value
+    if len(phases.tables) < 2 or seen_s < TELLING * step_s:
+        return 1.0
+    low, high = 1 / LARGEST, LARGEST
+    if _exposed_s(described, machine, high) <= seen_s:
+        return high
+    if _exposed_s(described, machine, low) >= seen_s:
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if _exposed_s(described, machine, middle) > seen_s else (middle, high)
+    return low
+
+
+def anchored(link: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The link's description, so many times slower."""
+    slower = {name: link[name] * factor for name in ("latency_s", "message_cpu_s", "byte_cpu_s") if name in link}
+    return dict(link) | slower | {"bytes_per_s": {name: rate / factor for name, rate in link["bytes_per_s"].items()}}
+
+
+def _exposed_s(job: Job, system: System, factor: float) -> float:
+    compute, nodes = job.compute, max(1, job.calibrated_nodes)
+    spread = float(np.hypot(compute.persistent, compute.transient))
+    slowest = 1 + spread * expected_maximum(nodes * system.ranks_per_node)
+    slower = replace(system, inside=_slower(system.inside, factor), between=_slower(system.between, factor))
+    return exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes, slower)[1]
+
+
+def _slower(link: Link, factor: float) -> Link:
+    return replace(
+        link,
+        latency_s=link.latency_s * factor,
+        bytes_per_s=link.bytes_per_s / factor,
+        message_cpu_s=link.message_cpu_s * factor,
+        byte_cpu_s=link.byte_cpu_s * factor,
+    )
