@@ -19,7 +19,7 @@ from topout.study.system import System
 
 DRAWS = 200
 BETWEEN_RUNS = 0.01
-OWN_ERROR = 0.2
+OWN_ERROR = 0.35
 """What the model itself is off by though every number were exact, as the half of an 80 % interval: so much of a step
 from run to run, and so much of what is not computing. Seen on live runs of `benchmarks/scaling.py`."""
 FAR = 4

@@ -11,7 +11,7 @@ steps one by one; the two agree to half a per cent where input does not vary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,11 +92,18 @@ def exposed_s(
 def crowded_s(job: Job, system: System) -> tuple[float, float]:
     """How much longer forward and optimizer take, and backward, where ranks need more cores than their node has.
 
-    Ranks do the same at the same time, so what one needs of a processor waits for the others'.
+    Of what a rank needs a processor for. In backward ranks take turns: the all-reduce before has brought them together,
+    and they copy their gradients at the same moments. Elsewhere they seldom meet while cores are not full.
     """
+    if not system.cores:
+        return 0.0, 0.0
     compute = job.compute
-    apart_s = compute.forward_s + compute.optimizer_s
-    return _longer_s(apart_s, compute.cores, system), _longer_s(compute.backward_s, _cores_in_backward(job), system)
+    apart_s, in_backward = compute.forward_s + compute.optimizer_s, _cores_in_backward(job)
+    waiting = min(_turns(compute.cores, system), _queue(compute.cores, system))
+    return (
+        apart_s * min(1.0, compute.cores) * waiting,
+        compute.backward_s * min(1.0, in_backward) * _turns(in_backward, system),
+    )
 
 
 def crowding_s(job: Job, system: System, nodes: int, backward_s: float) -> float:
@@ -116,12 +123,15 @@ def _cores_in_backward(job: Job) -> float:
     return job.compute.backward_cores or job.compute.cores
 
 
-def _longer_s(seconds: float, cores: float, system: System) -> float:
-    """A rank that keeps half a core busy needs one for half of the time."""
-    if not system.cores:
-        return 0.0
-    turns = system.ranks_per_node * max(1.0, cores) / system.cores
-    return seconds * min(1.0, cores) * max(0.0, turns - 1)
+def _turns(cores: float, system: System) -> float:
+    """How many times as long a rank waits as it works, when all want their cores at once."""
+    return max(0.0, system.ranks_per_node * max(1.0, cores) / system.cores - 1)
+
+
+def _queue(cores: float, system: System) -> float:
+    """The same when they come as they come: Sakasegawa's approximation for a queue with several servers."""
+    full = system.ranks_per_node * cores / system.cores
+    return full ** (sqrt(2 * (system.cores + 1)) - 1) / (system.cores * (1 - full)) if full < 1 else inf
 
 
 def ready(gradients: Gradients) -> NDArray[np.float64]:
