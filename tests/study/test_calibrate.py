@@ -82,7 +82,7 @@ def test_links_are_as_fast_as_the_job_s_own_transfers(tmp_path, seen_ms):
     assert system.between.latency_s / 1e-4 == pytest.approx(1e9 / system.between.bytes_per_s)
 
 
-def test_a_run_that_tells_of_another_link_is_believed_by_half(tmp_path):
+def test_a_link_is_made_twice_as_slow_at_most(tmp_path):
     found = calibrate(recorded(tmp_path / "run", transfer_ns=50 * MS), {"links": [LINK]})
     assert found.system["between"]["bytes_per_s"]["value"] == pytest.approx(0.5e9)
     assert any("2 times as long" in note for note in found.notes)

@@ -25,6 +25,14 @@ SYSTEM = System(
     local_storage=LocalStorage(bytes_per_s=2e9, bytes=100e9),
 )
 FILES = Input(samples=64, source="shared", sample_bytes=100e3, opens_per_sample=1, dataset_bytes=1e12)
+COMPUTING = Job(
+    title="",
+    compute=Compute(forward_s=0.010, backward_s=0.020, cores=1.0),
+    gradients=Gradients(bytes=1e6, tensors=1, groups=1),
+    input=Input(samples=1),
+)
+FREE = Link(latency_s=1e-9, bytes_per_s=1e15)
+CROWDED = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=FREE, between=FREE)
 
 
 def test_a_ring_of_four_moves_one_and_a_half_times_the_bytes():
@@ -68,14 +76,7 @@ def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
 
 
 def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
-    job = Job(
-        title="",
-        compute=Compute(forward_s=0.010, backward_s=0.020, cores=1.0),
-        gradients=Gradients(bytes=1e6, tensors=1, groups=1),
-        input=Input(samples=1),
-    )
-    free = Link(latency_s=1e-9, bytes_per_s=1e15)
-    host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
+    job, host = COMPUTING, CROWDED
     # four ranks on two cores: twice as long
     assert crowded_s(job, host) == pytest.approx((0.010, 0.020))
     assert expected_step(job, host, 1).parts["cores"] == pytest.approx(0.030)
@@ -92,18 +93,11 @@ def test_ranks_that_need_more_cores_than_their_node_has_take_longer():
 
 
 def test_backward_lasts_until_the_cores_have_computed_and_carried():
-    job = Job(
-        title="",
-        compute=Compute(forward_s=0.010, backward_s=0.020, cores=1.0),
-        gradients=Gradients(bytes=1e6, tensors=1, groups=1),
-        input=Input(samples=1),
-    )
-    free = Link(latency_s=1e-9, bytes_per_s=1e15)
-    host = System(title="", nodes=1, ranks_per_node=4, cores=2, inside=free, between=free)
+    job, host = COMPUTING, CROWDED
     assert crowding_s(job, host, 1, 0.030) == pytest.approx(0.010)
     assert crowding_s(job, replace(host, cores=0), 1, 0.0) == 0.0
     # carrying takes 1.5 times 1 MB x 10 ns of each rank, 30 ms of two cores
-    slow = replace(free, byte_cpu_s=1e-8)
+    slow = replace(FREE, byte_cpu_s=1e-8)
     assert crowding_s(job, replace(host, inside=slow), 1, 0.030) == pytest.approx(0.040)
     assert crowding_s(job, replace(host, inside=slow), 1, 0.090) == 0.0
     # a second node: a quarter of 1 MB for each of its ranks, 5 ms of two cores
