@@ -4,6 +4,7 @@ Started by `step.py` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; not
 """
 
 import json
+import os
 import random
 import sys
 import time
@@ -47,24 +48,39 @@ class Way:
         self.optimizer.step()
 
 
-def each_parameter(model):
+def each_parameter(group):
     """As many tutorials have it: one blocking all-reduce a tensor, after backward."""
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= dist.get_world_size()
+
+    def average(model):
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=group)
+            parameter.grad /= dist.get_world_size()
+
+    return average
 
 
-def one_flat(model):
-    gradients = [parameter.grad for parameter in model.parameters()]
-    flat = torch._utils._flatten_dense_tensors(gradients)
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for gradient, averaged in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
-        gradient.copy_(averaged)
+def one_flat(group):
+    def average(model):
+        gradients = [parameter.grad for parameter in model.parameters()]
+        flat = torch._utils._flatten_dense_tensors(gradients)
+        dist.all_reduce(flat, group=group)
+        flat /= dist.get_world_size()
+        for gradient, averaged in zip(gradients, torch._utils._unflatten_dense_tensors(flat, gradients), strict=True):
+            gradient.copy_(averaged)
+
+    return average
 
 
-def ddp(**options):
-    return lambda model, optimizer: DistributedDataParallel(model, **options)
+def ddp(group, **options):
+    return lambda model, optimizer: DistributedDataParallel(model, process_group=group, **options)
+
+
+def group_as_torch_makes_it():
+    """The peers' group: its threads are scheduled as they are without topout."""
+    os.environ["TOPOUT_GLOO_THREADS"] = "normal"
+    group = dist.new_group()
+    del os.environ["TOPOUT_GLOO_THREADS"]
+    return group
 
 
 def ours(ctx, **options):
@@ -72,15 +88,17 @@ def ours(ctx, **options):
 
 
 def ways_of(kind, ctx):
+    plain = group_as_torch_makes_it()
     found = {
         "no communication": Way(kind),
-        "each parameter": Way(kind, after_backward=each_parameter),
-        "one flat tensor after backward": Way(kind, after_backward=one_flat),
-        "DDP": Way(kind, ddp()),
-        "DDP, fused optimizer": Way(kind, ddp(), fused=True),
+        "each parameter": Way(kind, after_backward=each_parameter(plain)),
+        "one flat tensor after backward": Way(kind, after_backward=one_flat(plain)),
+        "DDP": Way(kind, ddp(plain)),
+        "DDP, fused optimizer": Way(kind, ddp(plain), fused=True),
+        "DDP, threads that give way": Way(kind, ddp(dist.group.WORLD)),
     }
     for limit in GRID_MB:
-        found[f"DDP, {limit:g} MB"] = Way(kind, ddp(bucket_cap_mb=limit))
+        found[f"DDP, {limit:g} MB"] = Way(kind, ddp(plain, bucket_cap_mb=limit))
     for way in found.values():
         for _ in range(3):
             way.step()

@@ -16,7 +16,16 @@ import time
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from topout.record import horovod_path, jax_cluster, keras_taps, preemption, set_batch, torch_taps, worker_cores
+from topout.record import (
+    gloo_threads,
+    horovod_path,
+    jax_cluster,
+    keras_taps,
+    preemption,
+    set_batch,
+    torch_taps,
+    worker_cores,
+)
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
@@ -64,6 +73,7 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
         settings = Settings.from_environment()
         if not settings.record and (settings.steps, settings.data_share, settings.batch) == (None, None, None):
             worker_cores.install()
+            gloo_threads.install_later()
             return None
         recorder = Recorder(settings, status)
         recorder.files.install()

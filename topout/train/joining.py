@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from topout.record import gloo_threads
+
 BOTH = "cpu:gloo,cuda:nccl"
 _MEETING_TIMEOUT = timedelta(minutes=30)
 
@@ -30,6 +32,7 @@ def join(
         store.set_timeout(timeout or _MEETING_TIMEOUT)
     store = dist.PrefixStore("topout", store)
     chosen = backend or choose_backend(_identity(device), store, rank, world_size)
+    gloo_threads.install(dist.distributed_c10d)
     bound = {"device_id": device} if device.type == "cuda" and "nccl" in chosen else {}
     dist.init_process_group(chosen, store=store, rank=rank, world_size=world_size, timeout=timeout, **bound)
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from topout.record import gloo_threads
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -33,6 +35,8 @@ def alone(device: str = "cpu") -> Place:
 
 def joined(device: torch.device, *, local_rank: int, local_world_size: int) -> Place:
     """The place in torch's default group, which somebody has initialised."""
+    gloo_threads.install(dist.distributed_c10d)
+    gloo_threads.give_way()
     return Place(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),

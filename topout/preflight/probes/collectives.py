@@ -18,6 +18,7 @@ from topout.preflight.facts import Link, LinkSample
 from topout.preflight.probes.forked import forked
 from topout.preflight.probes.interfaces import interface_with
 from topout.preflight.probes.meeting import Meeting
+from topout.record import gloo_threads
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
 GPU_SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20)
@@ -93,6 +94,8 @@ def _all_reduce(backend: str, rank: int, num_ranks: int, place: tuple[str, int])
     if is_gpu:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     store = dist.TCPStore(*place, num_ranks, is_master=rank == 0, timeout=_LIMIT)
+    # as in the ranks of a job
+    gloo_threads.install(dist.distributed_c10d)
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=_LIMIT)
     try:
         return tuple(

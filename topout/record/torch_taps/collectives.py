@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from topout.record import gloo_threads
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.torch_taps import flight
@@ -31,6 +32,7 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
         if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(getattr(module, name), name, sequences, recorder))
+    gloo_threads.install(module)
     recorder.groups = flight.GroupWatch(module)
     _tap_end(module, recorder)
     recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
