@@ -4,7 +4,8 @@
     halving          2 ceil(log2 n) a + 2 (n-1)/n S b               (Rabenseifner)
     tree             2 d a + 2 S b + 2 (d-1) c b,  d = ceil(log2 n)   (double binary tree, pipelined by chunks of c)
     hierarchical     inside nodes by ring, between nodes by the best of the three, over all links of a node
-    by processors    n (2 (n-1) p + 2 (n-1)/n S q) / c where c cores of a node carry what its ranks send (Gloo)
+    by processors    n/c (2 (n-1) p + 2 (n-1)/n S q) where c cores of a node carry what its ranks send (Gloo); n/c is
+                     rounded up where ranks outnumber cores
 
 S bytes, n ranks, a seconds a message, b seconds a byte, p and q those of a processor. Libraries switch between
 algorithms by size; so does `quickest`. Not for messages so small that the protocol changes, nor for a network whose
@@ -44,14 +45,18 @@ def allreduce_s(size: float, nodes: int, system: System) -> float:
 
 
 def inside_s(size: float, system: System) -> float:
-    """By ring; not quicker than the cores of the node can carry the messages of all its ranks."""
+    """By ring; not quicker than the cores of the node can carry the messages of all its ranks.
+
+    Where ranks outnumber cores, a ring goes on at the pace of those on the fullest core: three on two cores as four.
+    """
     ranks, link = system.ranks_per_node, system.inside
     if ranks < 2:
         return 0.0
     on_links = ring_s(size, ranks, link.latency_s, link.bytes_per_s)
     if system.cores == 0:
         return on_links
-    return max(on_links, ranks * inside_cpu_s(size, system) / system.cores)
+    sharing = ranks / system.cores
+    return max(on_links, (ceil(sharing) if sharing > 1 else sharing) * inside_cpu_s(size, system))
 
 
 def inside_cpu_s(size: float, system: System) -> float:
