@@ -3,9 +3,10 @@
     python benchmarks/step.py --out benchmarks/results           # loopback and a link of 1 Gbit/s, some 15 minutes
     python benchmarks/step.py --links loopback --rounds 3        # a quick look
 
-Two ranks over Gloo, one core each, every way in one process by turns in random order, so that only ratios within a
-round count. The link of 1 Gbit/s joins two nodes of the laboratory (tests/lab; needs root). Bound: the longer of
-computing alone, and forward plus all bytes at the bandwidth that a large all-reduce reaches in the same rounds.
+Two ranks over Gloo, one computing thread each and one core unless said otherwise, every way in one process by turns in
+random order, so that only ratios within a round count. The link of 1 Gbit/s joins two nodes of the laboratory
+(tests/lab; needs root). Bound: the longer of computing alone, and forward plus all bytes at the bandwidth that a large
+all-reduce reaches in the same rounds.
 """
 
 import argparse
@@ -41,21 +42,26 @@ def variables(rank, address, port, cache):
     }  # fmt: skip
 
 
-def on_loopback(words, folder):
+def on_loopback(words, folder, cores_per_rank=1):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     started = [
         subprocess.Popen(
-            ["taskset", "-c", str(rank), *words], env=os.environ | variables(rank, "127.0.0.1", port, folder)
+            ["taskset", "-c", cores_of(rank, cores_per_rank), *words],
+            env=os.environ | variables(rank, "127.0.0.1", port, folder),
         )
         for rank in range(2)
     ]
     assert [process.wait() for process in started] == [0, 0]
 
 
-def between_nodes(words, folder):
-    with Nodes(2, rate="1gbit") as nodes:
+def cores_of(rank, number):
+    return ",".join(str(rank * number + core) for core in range(number))
+
+
+def between_nodes(words, folder, cores_per_rank=1):
+    with Nodes(2, rate="1gbit", cores_per_node=cores_per_rank) as nodes:
         started = [
             nodes[rank].popen(
                 words,
@@ -68,11 +74,11 @@ def between_nodes(words, folder):
         assert [process.wait() for process in started] == [0, 0]
 
 
-def measured(kind, link, rounds, steps):
+def measured(kind, link, rounds, steps, cores_per_rank):
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "found.json"
         words = [sys.executable, str(HERE / "step_rank.py"), kind, str(rounds), str(steps), str(out)]
-        (on_loopback if link == "loopback" else between_nodes)(words, name)
+        (on_loopback if link == "loopback" else between_nodes)(words, name, cores_per_rank)
         return json.loads(out.read_text())
 
 
@@ -134,19 +140,20 @@ def main():
     parser.add_argument("--links", nargs="+", default=list(LINKS), choices=LINKS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--cores-per-rank", type=int, default=1)
     parser.add_argument("--machine", default=f"{os.cpu_count()}-cores")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     parts = [
         "# What averaging gradients costs a step",
-        f"{date.today()}; {args.machine}; two ranks over Gloo, one core each;",
+        f"{date.today()}; {args.machine}; two ranks over Gloo, one computing thread each; cores a rank: {args.cores_per_rank};",
         f"{args.rounds} rounds of {args.steps} steps;",
         "made by `benchmarks/step.py`. Ratios are medians over rounds with 95 % intervals.",
         "",
     ]
     for link in args.links:
         for kind in args.kinds:
-            parts += [section(measured(kind, link, args.rounds, args.steps), link), ""]
+            parts += [section(measured(kind, link, args.rounds, args.steps, args.cores_per_rank), link), ""]
             print(parts[-2], flush=True)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
