@@ -146,7 +146,7 @@ def main():
     args = parser.parse_args()
     parts = [
         "# What averaging gradients costs a step",
-        f"{date.today()}; {args.machine}; two ranks over Gloo, one computing thread each; cores a rank: {args.cores_per_rank};",
+        f"{date.today()}; {args.machine}; two ranks over Gloo, one computing thread, {args.cores_per_rank} cores each;",
         f"{args.rounds} rounds of {args.steps} steps;",
         "made by `benchmarks/step.py`. Ratios are medians over rounds with 95 % intervals.",
         "",

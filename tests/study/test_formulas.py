@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from topout.study.anchor import cpu_factor
 from topout.study.collectives import allreduce_s, halving_s, quickest_s, ring_s, tree_s
 from topout.study.curve import own_error
 from topout.study.job import Compute, Gradients, Input, Job
@@ -70,9 +71,22 @@ def test_ranks_of_a_host_share_the_cores_that_carry_their_messages():
     assert allreduce_s(1e8, 1, host) == pytest.approx(4 * 0.1512 / 2)
     # two ranks: a core each, 100.4 ms of it; the link alone would take 50 ms
     assert allreduce_s(1e8, 1, replace(host, ranks_per_node=2)) == pytest.approx(0.1004)
+    # three: a ring waits for the two on one core; four messages and 4/3 of the bytes are 134.1 ms
+    assert allreduce_s(1e8, 1, replace(host, ranks_per_node=3)) == pytest.approx(2 * 0.13413, rel=1e-3)
     # cores enough: the link is the limit, 150 MB at 2 GB/s and a message
     assert allreduce_s(1e8, 1, replace(host, cores=64)) == pytest.approx(0.0751)
     assert allreduce_s(1e8, 1, replace(host, cores=0)) == pytest.approx(0.0751)
+
+
+def test_what_slow_links_cost_processors_is_the_middle_of_what_is_possible():
+    # nothing seen: between the doctor's and 2.25 times that
+    assert cpu_factor(2.25, 0.010, None) == pytest.approx(1.5)
+    assert cpu_factor(0.64, 0.010, None) == pytest.approx(0.8)
+    # 14.4 ms were seen in all of backward: not more than 1.44 times
+    assert cpu_factor(2.25, 0.010, 0.0144) == pytest.approx(1.2)
+    # less was seen than the doctor says: all of that at most
+    assert cpu_factor(2.25, 0.010, 0.005) == pytest.approx(0.5)
+    assert cpu_factor(1.0, 0.0, 0.005) == 1.0
 
 
 def test_ranks_that_need_more_cores_than_their_node_has_take_longer():

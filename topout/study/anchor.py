@@ -1,13 +1,18 @@
 """Links as the job itself used them: the doctor's, made as much slower or quicker as the run's own transfers say.
 
 The doctor measures while nothing else runs, one message after another; a job sends while it computes, at its own sizes
-and pauses. One factor on latency, bandwidth and processor time brings the model's exposed communication, at the ranks
-that were recorded, to what was seen there: between the last rank's last arrival and the end. Not for a run whose
-communication hides behind backward: it says nothing, and the doctor's word stands.
+and pauses. One factor on latency and bandwidth brings the model's exposed communication, at the ranks that were
+recorded, to what was seen there: between the last rank's last arrival and the end. Not for a run whose communication
+hides behind backward: it says nothing, and the doctor's word stands.
+
+What messages cost processors lies between the doctor's figure (a slow transfer may only have waited) and as many times
+it (memory that is slow for others, too, takes processors' time), and is not more than all that backward was seen to
+take. The middle is taken.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -46,10 +51,17 @@ def anchor_factor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, A
     return low
 
 
-def anchored(link: Mapping[str, Any], factor: float) -> dict[str, Any]:
+def anchored(link: Mapping[str, Any], factor: float, cpu_factor: float) -> dict[str, Any]:
     """The link's description, so many times slower."""
-    slower = {name: link[name] * factor for name in ("latency_s", "message_cpu_s", "byte_cpu_s") if name in link}
-    return dict(link) | slower | {"bytes_per_s": {name: rate / factor for name, rate in link["bytes_per_s"].items()}}
+    cpu = {name: link[name] * cpu_factor for name in ("message_cpu_s", "byte_cpu_s") if name in link}
+    rates = {name: rate / factor for name, rate in link["bytes_per_s"].items()}
+    return dict(link) | cpu | {"latency_s": link["latency_s"] * factor, "bytes_per_s": rates}
+
+
+def cpu_factor(factor: float, carrying_s: float, seen_s: float | None) -> float:
+    """Of processors' time, where links are `factor` slower: the doctor's is `carrying_s`, all of backward `seen_s`."""
+    most = seen_s / carrying_s if seen_s is not None and carrying_s else inf
+    return float(min(sqrt(min(factor, most)), most))
 
 
 def _exposed_s(job: Job, system: System, factor: float) -> float:

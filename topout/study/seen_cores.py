@@ -24,17 +24,17 @@ def seen_cores(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any]
     """Of `Compute`: `cores` and `backward_cores`; zero where it was not counted."""
     step_s = float(phases.duration_ns.mean() / 1e9)
     rank_s, workers_s = (_per_step_s(phases, name, step_s) for name in ("cpu_ns", "worker_cpu_ns"))
-    carrying_s = _carrying_s(job, system) if len(phases.tables) > 1 else 0.0
+    messages_s = carrying_s(job, system) if len(phases.tables) > 1 else 0.0
     seconds = {name: job["compute"][name]["value"] for name in ("forward_s", "backward_s", "optimizer_s")}
     alone_s = sum(seconds.values())
-    backward_s = _backward_s(phases)
+    backward_s = backward_cpu_s(phases)
     if backward_s is None or not seconds["backward_s"]:
-        return {"cores": round(max(0.0, rank_s + workers_s - carrying_s) / alone_s, 4) if alone_s else 0.0}
+        return {"cores": round(max(0.0, rank_s + workers_s - messages_s) / alone_s, 4) if alone_s else 0.0}
     all_along = workers_s / step_s
     apart_s = alone_s - seconds["backward_s"]
     return {
         "cores": round(all_along + (max(0.0, rank_s - backward_s) / apart_s if apart_s else 0.0), 4),
-        "backward_cores": round(all_along + max(0.0, backward_s - carrying_s) / seconds["backward_s"], 4),
+        "backward_cores": round(all_along + max(0.0, backward_s - messages_s) / seconds["backward_s"], 4),
     }
 
 
@@ -44,13 +44,14 @@ def _per_step_s(phases: Phases, counter: str, step_s: float) -> float:
     return (rate or 0.0) / 1e9 / len(phases.tables) * step_s
 
 
-def _carrying_s(job: Mapping[str, Any], system: Mapping[str, Any]) -> float:
+def carrying_s(job: Mapping[str, Any], system: Mapping[str, Any]) -> float:
+    """What a step's messages take of one rank's processors, by the machine's description."""
     gradients = describe(Gradients, dict(job["gradients"]), "gradients").value
     machine = describe(System, dict(system), "system").value
     return sum(carrying_cpu_s(size, job["calibrated_nodes"], machine) for size in group_bytes(gradients))
 
 
-def _backward_s(phases: Phases) -> float | None:
+def backward_cpu_s(phases: Phases) -> float | None:
     """Seconds of processors in a step's backward, in the mean of ranks; None where a call does not say."""
     found = []
     for table, edges in zip(phases.tables, phases.edges_ns, strict=True):
