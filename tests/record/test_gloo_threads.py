@@ -88,6 +88,17 @@ def test_it_is_installed_once_and_gives_back_what_was_made():
     assert installed("group", size=3) == ("group", 3)
 
 
+def test_a_rank_outside_the_new_group_does_not_wait(monkeypatch):
+    def wait(_):
+        raise AssertionError("there is nothing to wait for")
+
+    module = ModuleType("distributed_c10d")
+    module._new_process_group_helper = lambda size, rank, ranks, backend: None
+    gloo_threads.install(module)
+    monkeypatch.setattr(gloo_threads.time, "sleep", wait)
+    assert module._new_process_group_helper(2, 0, [1], "gloo") is None
+
+
 def test_a_receiver_without_a_name_is_known_by_its_start(tmp_path):
     """As in torch 2.11, where the thread is called what its maker is called; threads of Python's are not meant."""
     path = tmp_path / "threads.py"
