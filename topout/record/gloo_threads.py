@@ -74,10 +74,12 @@ def _receivers_since(before: Mapping[int, str]) -> list[int]:
         of_python = {thread.native_id for thread in threading.enumerate()}
         new = {thread: name for thread, name in _threads().items() if thread not in before and thread not in of_python}
         unnamed = [thread for thread, name in new.items() if name == own_name]
+        # known by its name; or a rank that is no member of the new group, and has no new threads
+        if _RECEIVER in new.values() or not new:
+            return []
         if _SENDER in new.values() and len(unnamed) <= 1:
             return unnamed
-        # a rank that is no member of the new group has no new threads
-        if not new or time.monotonic() > until_s:
+        if time.monotonic() > until_s:
             return []
         time.sleep(0.001)
 
