@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# a busy machine may take a second over a case of a millisecond; pytest-timeout ends what hangs
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MAY_BE_SKIPPED = ("gpu", "soak")
