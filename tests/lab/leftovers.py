@@ -3,6 +3,9 @@
 A namespace lives as long as a process in it, so killing the processes removes the network, the mounts and the host
 names with them. Run as a program (by nodes.Nodes), this is the guard of one laboratory: it waits until its input
 closes or its owner is gone, and cleans up then. Not for processes of a test that stay on the machine's own network.
+
+Nodes share cores, which machines do not; the kernel therefore does not divide cores by session while the guard lives:
+each node's threads would wait for ticks of the scheduler (a step of eight nodes took 82 ms instead of 66).
 """
 
 import os
@@ -16,6 +19,7 @@ from pathlib import Path
 
 MARK = "TOPOUT_LAB_OWNER"
 """Variable that every process of a laboratory inherits: the test process's number and start, and the folder."""
+_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 
 
 def mark_of(folder: Path) -> str:
@@ -88,6 +92,8 @@ def guard(owner: int, folder: Path) -> None:
     """Reads one network a line; at the end of input, or of the owner, kills all that runs there."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner's end decides, not a Ctrl-C meant for it
+    setting = autogroup()
+    _set_autogroup(setting and "0")
     networks: set[str] = set()
     waiting = [sys.stdin.fileno(), os.pidfd_open(owner)]
     while sys.stdin.fileno() in select.select(waiting, [], [])[0]:
@@ -97,8 +103,19 @@ def guard(owner: int, folder: Path) -> None:
         networks.update(said.split())
     left = kill_all(networks)
     shutil.rmtree(folder, ignore_errors=True)
+    _set_autogroup(setting)
     if left:
         sys.exit(f"still running in {folder}: {left}")
+
+
+def autogroup() -> str | None:
+    """Whether the kernel divides cores by session; None where it cannot."""
+    return _AUTOGROUP.read_text() if _AUTOGROUP.exists() else None
+
+
+def _set_autogroup(value: str | None) -> None:
+    if value is not None:
+        _AUTOGROUP.write_text(value)
 
 
 if __name__ == "__main__":

@@ -193,14 +193,8 @@ class Node:
             self.set_link(rate=self._nodes.rate)
 
 
-_AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
-
-
 class Nodes:
     """A laboratory of nodes n1, n2, … and the login node; a context manager that leaves nothing behind.
-
-    Nodes share cores, which machines do not; the kernel therefore does not divide cores by session meanwhile. It would
-    let each node's threads wait for ticks of the scheduler: a step of eight nodes took 82 ms instead of 66.
 
     `cores_per_node`: 1 gives n1 and n2 different cores (as far as there are cores), 2 on a machine of two lets them
     share both. `rate` is in tc's words; an unlimited link is a fast one ("100gbit").
@@ -213,8 +207,6 @@ class Nodes:
 
     def __enter__(self) -> "Nodes":
         leftovers.sweep()
-        self._autogroup = _AUTOGROUP.read_text() if _AUTOGROUP.exists() else None
-        self._set_autogroup("0")
         self.folder = Path(tempfile.mkdtemp(prefix="topout-lab-"))
         self.folder.chmod(0o755)
         self.rsh = self.folder / "rsh"
@@ -280,10 +272,6 @@ class Nodes:
             node.run(["ip", "-batch", "-"], stdin=f"addr add {node.address}/24 dev eth0\nlink set eth0 up", check=True)
             node.set_link(rate=self.rate)
 
-    def _set_autogroup(self, value: str | None) -> None:
-        if self._autogroup is not None and value is not None:
-            _AUTOGROUP.write_text(value)
-
     def mend(self) -> None:
         """Links as at the start, and nothing running but daemons: what a test leaves to the next one."""
         for node in (*self, self.login):
@@ -297,7 +285,6 @@ class Nodes:
         code = self._guard.wait(timeout=60)
         for node in [*self._nodes, *([self.login] if hasattr(self, "login") else [])]:
             node.forget()
-        self._set_autogroup(self._autogroup)
         assert code == 0, "processes of the laboratory would not die"
 
     def __exit__(

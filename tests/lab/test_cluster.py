@@ -240,10 +240,12 @@ def test_nothing_is_left_of_a_laboratory(tmp_path: Path, then: str) -> None:
 
 
 def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
+    setting = leftovers.autogroup()
     owner, folder, guard, networks = open_laboratory(tmp_path, "wait")
     owner.kill()
     owner.wait()
     assert wait_for(lambda: is_gone(folder, networks) and not is_running(guard))
+    assert leftovers.autogroup() == setting
 
 
 def test_what_a_killed_session_left_is_swept_by_the_next(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def make(size, rank, ranks, backend, **kwargs):
 module = ModuleType("distributed_c10d")
 module._new_process_group_helper = make
 gloo_threads.install(module)
-for backend in ("gloo", "cpu:gloo,cuda:nccl"):
+for backend in ("gloo", "cpu:gloo,cuda:nccl", "nccl"):
     before = set(started)
     of_python = module._new_process_group_helper(1, 0, [], backend)
     new = set(started) - before
@@ -140,7 +140,8 @@ os._exit(0)
     other, batch = os.SCHED_OTHER, os.SCHED_BATCH
     assert done.stdout.splitlines() == [
         f"gloo {[other, other, batch]} {other}",
-        f"cpu:gloo,cuda:nccl {[other] * 3} {other}",
+        f"cpu:gloo,cuda:nccl {[other, other, batch]} {other}",
+        f"nccl {[other] * 3} {other}",
     ], done.stderr
 
 
@@ -149,9 +150,9 @@ def test_a_kernel_that_refuses_stops_nothing(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    assert gloo_threads.give_way([threading.get_native_id()]) == 0
+    assert gloo_threads._into_batch([threading.get_native_id()]) == 0
 
 
 def test_a_thread_that_has_ended_stops_nothing():
     no_thread = 1 << 30
-    assert gloo_threads.give_way([no_thread]) == 0
+    assert gloo_threads._into_batch([no_thread]) == 0

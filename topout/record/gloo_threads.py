@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 
 TYPE_CHECKING = False
@@ -28,6 +28,8 @@ VARIABLE = "TOPOUT_GLOO_THREADS"
 _RECEIVER, _SENDER = "gloo_tcp_loop", "pt_gloo_runloop"
 """The receiver has its name since torch 2.13; before, that of the thread which made the group."""
 _NAMING_LIMIT_S = 0.05
+_TORCHS_CHOICE = "undefined"
+"""The backend of a group whose maker named none: Gloo is among what torch then takes."""
 _TASKS = "/proc/self/task"
 _MAKES_GROUPS = "_new_process_group_helper"
 """What `init_process_group` and `new_group` both call; a torch without it keeps its groups as they are."""
@@ -50,33 +52,32 @@ def install(module: ModuleType) -> None:
     def make_group(*args: Any, **kwargs: Any) -> Any:
         before = _threads()
         made = original(*args, **kwargs)
-        backend = kwargs.get("backend", args[3] if len(args) > 3 else None)
-        give_way(_receivers_since(before) if backend == "gloo" else ())
+        backend = str(kwargs.get("backend", args[3] if len(args) > 3 else None))
+        if "gloo" in backend or backend == _TORCHS_CHOICE:
+            _into_batch(_receivers_since(before))
         return made
 
     make_group.gives_way = True  # type: ignore[attr-defined]
     setattr(module, _MAKES_GROUPS, make_group)
 
 
-def give_way(known: Collection[int] = ()) -> int:
-    """How many receiving threads were told so now: those of the name, and those known. Never raises."""
-    if not hasattr(os, "SCHED_BATCH") or os.environ.get(VARIABLE) == "normal":
-        return 0
-    receivers = {*known, *(thread for thread, name in _threads().items() if name == _RECEIVER)}
-    return sum(_into_batch(thread) for thread in receivers)
+def give_way() -> int:
+    """How many receiving threads of groups that are there already were told so now: those that have their name."""
+    return _into_batch(thread for thread, name in _threads().items() if name == _RECEIVER)
 
 
 def _receivers_since(before: Mapping[int, str]) -> list[int]:
-    """The one thread that torch has started since then and that does not call itself a sender; those do in a moment."""
+    """Torch's threads since then that call themselves so, or the only one without a name once senders have theirs."""
     own_name = before.get(threading.get_native_id())
     until_s = time.monotonic() + _NAMING_LIMIT_S
     while True:
         of_python = {thread.native_id for thread in threading.enumerate()}
         new = {thread: name for thread, name in _threads().items() if thread not in before and thread not in of_python}
+        named = [thread for thread, name in new.items() if name == _RECEIVER]
         unnamed = [thread for thread, name in new.items() if name == own_name]
-        # known by its name; or a rank that is no member of the new group, and has no new threads
-        if _RECEIVER in new.values() or not new:
-            return []
+        # a rank that is no member of the new group has no new threads
+        if named or not new:
+            return named
         if _SENDER in new.values() and len(unnamed) <= 1:
             return unnamed
         if time.monotonic() > until_s:
@@ -95,10 +96,14 @@ def _threads() -> dict[int, str]:
     return found
 
 
-def _into_batch(thread: int) -> bool:
-    """False where it is so already, or the system forbids it."""
-    with contextlib.suppress(OSError):
-        if os.sched_getscheduler(thread) == os.SCHED_OTHER:
-            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
-            return True
-    return False
+def _into_batch(threads: Iterable[int]) -> int:
+    """How many were not in it before. Never raises: a thread may have ended, and a system may forbid it."""
+    if not hasattr(os, "SCHED_BATCH") or os.environ.get(VARIABLE) == "normal":
+        return 0
+    count = 0
+    for thread in threads:
+        with contextlib.suppress(OSError):
+            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+                count += 1
+    return count

@@ -16,16 +16,7 @@ import time
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
-from topout.record import (
-    gloo_threads,
-    horovod_path,
-    jax_cluster,
-    keras_taps,
-    preemption,
-    set_batch,
-    torch_taps,
-    worker_cores,
-)
+from topout.record import horovod_path, jax_cluster, keras_taps, preemption, set_batch, torch_taps, worker_cores
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
@@ -72,6 +63,8 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     try:
         settings = Settings.from_environment()
         if not settings.record and (settings.steps, settings.data_share, settings.batch) == (None, None, None):
+            from topout.record import gloo_threads
+
             worker_cores.install()
             gloo_threads.install_later()
             return None

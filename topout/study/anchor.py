@@ -13,7 +13,7 @@ take. The middle is taken.
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from topout.analyze.steps import Phases
 from topout.schema.measures import PHASES
 from topout.study.description import describe
 from topout.study.job import Job
+from topout.study.seen_cores import backward_cpu_s, carrying_s
 from topout.study.step_model import exposed_s
 from topout.study.stragglers import expected_maximum
 from topout.study.system import Link, System
@@ -32,30 +33,43 @@ TELLING = 0.01
 _HALVINGS = 40
 
 
-def anchor_factor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any]) -> float:
-    """How many times slower than the doctor's the job's links were; 1 where its run does not say."""
+class Anchor(NamedTuple):
+    """How many times slower than the doctor's the job's links were, and as many times as much of processors' time."""
+
+    links: float
+    processors: float
+
+
+def find_anchor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any]) -> Anchor:
+    """Links are the doctor's where the run does not say."""
     transfers_s = phases.phase_ns[:, 1:-1, PHASES.index("transfer")] / 1e9
     seen_s, step_s = float(transfers_s.mean()), float(phases.duration_ns.mean() / 1e9)
     described = describe(Job, dict(job), "job").value
     machine = describe(System, dict(system), "system").value
+    on_processors_s, in_backward_s = carrying_s(job, system), backward_cpu_s(phases)
+
+    def anchor(factor: float) -> Anchor:
+        return Anchor(factor, cpu_factor(factor, on_processors_s, in_backward_s))
+
+    def exceeds(factor: float) -> bool:
+        return _exposed_s(described, machine, anchor(factor)) > seen_s
+
     if len(phases.tables) < 2 or seen_s < TELLING * step_s:
-        return 1.0
+        return anchor(1.0)
     low, high = 1 / LARGEST, LARGEST
-    if _exposed_s(described, machine, high) <= seen_s:
-        return high
-    if _exposed_s(described, machine, low) >= seen_s:
-        return low
+    if not exceeds(high):
+        return anchor(high)
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if _exposed_s(described, machine, middle) > seen_s else (middle, high)
-    return low
+        low, high = (low, middle) if exceeds(middle) else (middle, high)
+    return anchor(low)
 
 
-def anchored(link: Mapping[str, Any], factor: float, cpu_factor: float) -> dict[str, Any]:
+def anchored(link: Mapping[str, Any], anchor: Anchor) -> dict[str, Any]:
     """The link's description, so many times slower."""
-    cpu = {name: link[name] * cpu_factor for name in ("message_cpu_s", "byte_cpu_s") if name in link}
-    rates = {name: rate / factor for name, rate in link["bytes_per_s"].items()}
-    return dict(link) | cpu | {"latency_s": link["latency_s"] * factor, "bytes_per_s": rates}
+    cpu = {name: link[name] * anchor.processors for name in ("message_cpu_s", "byte_cpu_s") if name in link}
+    rates = {name: rate / anchor.links for name, rate in link["bytes_per_s"].items()}
+    return dict(link) | cpu | {"latency_s": link["latency_s"] * anchor.links, "bytes_per_s": rates}
 
 
 def cpu_factor(factor: float, carrying_s: float, seen_s: float | None) -> float:
@@ -64,19 +78,19 @@ def cpu_factor(factor: float, carrying_s: float, seen_s: float | None) -> float:
     return float(min(sqrt(min(factor, most)), most))
 
 
-def _exposed_s(job: Job, system: System, factor: float) -> float:
+def _exposed_s(job: Job, system: System, anchor: Anchor) -> float:
     compute, nodes = job.compute, max(1, job.calibrated_nodes)
     spread = float(np.hypot(compute.persistent, compute.transient))
     slowest = 1 + spread * expected_maximum(nodes * system.ranks_per_node)
-    slower = replace(system, inside=_slower(system.inside, factor), between=_slower(system.between, factor))
+    slower = replace(system, inside=_slower(system.inside, anchor), between=_slower(system.between, anchor))
     return exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes, slower)[1]
 
 
-def _slower(link: Link, factor: float) -> Link:
+def _slower(link: Link, anchor: Anchor) -> Link:
     return replace(
         link,
-        latency_s=link.latency_s * factor,
-        bytes_per_s=link.bytes_per_s / factor,
-        message_cpu_s=link.message_cpu_s * factor,
-        byte_cpu_s=link.byte_cpu_s * factor,
+        latency_s=link.latency_s * anchor.links,
+        bytes_per_s=link.bytes_per_s / anchor.links,
+        message_cpu_s=link.message_cpu_s * anchor.processors,
+        byte_cpu_s=link.byte_cpu_s * anchor.processors,
     )

@@ -17,9 +17,9 @@ from topout.host.file_systems import is_network
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
 from topout.schema.run_folder import RunFolder
-from topout.study.anchor import anchor_factor, anchored, cpu_factor
+from topout.study.anchor import anchored, find_anchor
 from topout.study.bootstrap import Floats, mean, ranged
-from topout.study.seen_cores import backward_cpu_s, carrying_s, seen_cores
+from topout.study.seen_cores import seen_cores
 from topout.study.seen_groups import seen_groups
 from topout.study.seen_machine import data_place, seen_machine
 from topout.study.seen_memory import seen_memory
@@ -76,12 +76,13 @@ def _anchored_links(
     phases: Phases, job: dict[str, Any], system: dict[str, Any], notes: list[str]
 ) -> dict[str, dict[str, Any]]:
     """Those that the run used."""
-    factor = anchor_factor(phases, job, system)
-    if not 1 / WORTH_SAYING < factor < WORTH_SAYING:
-        notes.append(f"The job's transfers took {factor:.2g} times as long as by the doctor's links, which are set so.")
+    anchor = find_anchor(phases, job, system)
+    if not 1 / WORTH_SAYING < anchor.links < WORTH_SAYING:
+        notes.append(
+            f"The job's transfers took {anchor.links:.2g} times as long as by the doctor's links, which are set so."
+        )
     is_used = {"inside": system["ranks_per_node"] > 1, "between": job["calibrated_nodes"] > 1}
-    on_cpu = cpu_factor(factor, carrying_s(job, system), backward_cpu_s(phases))
-    return {name: anchored(system[name], factor, on_cpu) for name in is_used if is_used[name]}
+    return {name: anchored(system[name], anchor) for name in is_used if is_used[name]}
 
 
 def seconds(phases: Phases, names: tuple[str, ...]) -> Floats:
