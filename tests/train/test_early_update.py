@@ -1,5 +1,7 @@
 """Parameters updated while later gradients travel: the same bits, and an error where it would not be the same."""
 
+import pytest
+
 SAME = """
 import copy
 import json
@@ -105,8 +107,9 @@ print(json.dumps(found), flush=True)
 """
 
 
-def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks) -> None:
-    for ended in run_ranks(SAME, 2):
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks, num_ranks: int) -> None:
+    for ended in run_ranks(SAME, num_ranks):
         assert ended.code == 0, ended.stderr
         for name, (has_all, is_same, gradients) in ended.said.items():
             assert has_all, name

@@ -230,7 +230,9 @@ def _wanted(own: Mapping[str, tuple[str, ...]], nics: Sequence[Nic], wanted: str
 
 def _resolve(peer: str) -> list[str]:
     try:
-        found = {str(answer[4][0]): answer[0] for answer in socket.getaddrinfo(peer, None, type=socket.SOCK_DGRAM)}
+        found = {
+            str(answer[4][0]): answer[0] for answer in socket.getaddrinfo(peer.encode(), None, type=socket.SOCK_DGRAM)
+        }
     except OSError:
         return []
     return sorted(found, key=lambda address: found[address] != socket.AF_INET)

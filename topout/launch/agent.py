@@ -26,8 +26,6 @@ from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
 from topout.launch.signals import LauncherSignals
-from topout.launch.stop_agreement import Order, obey
-from topout.launch.supervise import Supervisor
 from topout.launch.target import rank_command, rank_words
 from topout.launch.variables import PLACE_VARIABLE
 from topout.launch.wire import Wire
@@ -40,6 +38,8 @@ from topout.schema.world import Host, World
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from topout.launch.supervise import Supervisor
 
 _TAIL_CHARACTERS = 4096
 
@@ -245,6 +245,8 @@ class FollowingFellows:
         elif kind == "warn":
             self._supervisor.warn(int(message["number"]))
         elif kind == "stop" and self.local is not None:
+            from topout.launch.stop_agreement import Order, obey
+
             order = Order.from_wire(message["order"])
             highest = obey(self.local.stop_page, order)
             if highest is not None:

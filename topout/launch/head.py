@@ -18,9 +18,6 @@ from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
-from topout.launch.stop_agreement import Order
-from topout.launch.stopping import Stopping
-from topout.launch.supervise import Supervisor
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
@@ -30,6 +27,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from topout.launch.stop_agreement import Order
+    from topout.launch.stopping import Stopping
+    from topout.launch.supervise import Supervisor
     from topout.launch.watching import Watching
 
 _REPLY_S = 20.0

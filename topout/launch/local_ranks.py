@@ -20,7 +20,6 @@ from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
-from topout.launch.stopping import Stopping
 from topout.record.preemption import PAGE_VARIABLE, StopPage
 from topout.record.status_page import PAGE_FD, StatusPage
 from topout.schema.errors import ExitCode, TopoutError
@@ -31,6 +30,7 @@ from topout.schema.world import Rank, World
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from topout.launch.observation import Observation
+    from topout.launch.stopping import Stopping
     from topout.launch.supervise import Fellows
     from topout.record.sampler import Sampler
 

@@ -132,7 +132,8 @@ def resolve(name: str) -> list[str]:
     give_up_at = time.monotonic() + _UNKNOWN_NAME_S
     while True:
         try:
-            found = {str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+            # in bytes: for a text Python loads its tables of letters beyond ASCII, which takes longer than to connect
+            found = {str(entry[4][0]) for entry in socket.getaddrinfo(name.encode(), None, type=socket.SOCK_STREAM)}
             return sorted(found, key=lambda address: (":" in address, address))
         except OSError as error:
             if time.monotonic() >= give_up_at:
@@ -186,12 +187,15 @@ def connect(
 
 
 def connect_once(address: str, port: int, token: str) -> Wire:
-    connection = socket.create_connection((address, port), timeout=_CONNECT_S)
-    wire = Wire(connection)
+    """At an address in digits, as `resolve` gives it."""
+    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
+        connection.settimeout(_CONNECT_S)
+        connection.connect((address, port))
+        wire = Wire(connection)
         wire.prove_as_agent(token)
     except BaseException:
-        wire.close()
+        connection.close()
         raise
     return wire
 

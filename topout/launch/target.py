@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 
 import topout
 from topout.schema.errors import ExitCode, TopoutError
@@ -55,6 +54,8 @@ def rank_command(spec: RunSpec) -> list[str]:
 
 def _check_torch() -> None:
     """The embedded default trains; whether torch is there can be told without importing it."""
+    from importlib.util import find_spec
+
     try:
         is_there = find_spec("torch") is not None
     except ImportError:

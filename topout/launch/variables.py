@@ -111,13 +111,13 @@ def with_private_variables(
 
 def parents(num: int = 6) -> list[list[str]]:
     """Command lines of the processes above this one, the nearest first; what cannot be read is left out."""
-    from pathlib import Path
-
     lines, pid = [], os.getppid()
     for _ in range(num):
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            with open(f"/proc/{pid}/cmdline", errors="replace") as file:
+                words = file.read().split("\0")
+            with open(f"/proc/{pid}/stat", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break
         lines.append(words)

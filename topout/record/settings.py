@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 
@@ -47,4 +46,8 @@ class Settings:
 
     def leaves_out(self, name: str) -> bool:
         """Whether `--filter` asks to leave out what bears this name."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.filter)
+        if not self.filter:
+            return False
+        from fnmatch import fnmatchcase
+
+        return any(fnmatchcase(name, pattern) for pattern in self.filter)

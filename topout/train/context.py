@@ -22,10 +22,12 @@ from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook
 from topout.train.buckets.remembered import Remembered
 from topout.train.compression import CODECS, install, make
-from topout.train.early_update import EarlyUpdate, check_early
+from topout.train.early_update import EarlyUpdate
 from topout.train.exchange import gather
+from topout.train.forward_overlap import ForwardOverlap, check_overlap
 from topout.train.fused import fuse
 from topout.train.parallel import data_parallel, fingerprint
+from topout.train.partial_step import check_kind
 from topout.train.place import Place
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Context:
         self.seed = seed
         self._owns_group = owns_group
         self._models: list[Any] = []
+        self._overlaps: list[ForwardOverlap] = []
         self._parts: dict[str, Any] = {}
         """What was wrapped, by the names it has in a checkpoint."""
         self.tuning: Autotune | None = None
@@ -81,6 +84,7 @@ class Context:
         find_unused_parameters: bool = False,
         fused_optimizer: bool = True,
         early_update: bool = False,
+        overlap_forward: bool = False,
         own_share: bool = False,
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
@@ -90,11 +94,14 @@ class Context:
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
         `fused_optimizer`: torch's own fused kernels, among several ranks (SGD's give the same bits, Adam's nearly).
         `early_update`: parameters are updated while later gradients travel; not with clipping or a loss scaler.
+        `overlap_forward`: gradients travel on while the next forward runs; for slow links on CPUs (docs/step.md).
         `own_share`: the loader gives this rank its own part already.
         """
         _check_choices(buckets, compress)
-        if early_update:
-            check_early(optimizer, compress)
+        if early_update or overlap_forward:
+            check_kind(optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
+        if overlap_forward:
+            check_overlap(model, optimizer, self.place, find_unused_parameters=find_unused_parameters)
         wrapped = data_parallel(
             model,
             self.place,
@@ -106,8 +113,16 @@ class Context:
             if fused_optimizer and wrapped is not model:
                 # nothing hides the optimizer: it begins when the last gradient has come
                 fuse(optimizer)
-        early = EarlyUpdate(optimizer, self.place) if early_update and wrapped is not model else None
+        early: EarlyUpdate | ForwardOverlap | None = None
+        if wrapped is not model and overlap_forward:
+            early = ForwardOverlap(optimizer, self.place)
+        elif wrapped is not model and early_update:
+            early = EarlyUpdate(optimizer, self.place)
         compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early)
+        if isinstance(early, ForwardOverlap):
+            tuning = self.tuning
+            early.watch(wrapped, lambda: tuning is None or tuning.is_settled)
+            self._overlaps.append(early)
         if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard
 
@@ -216,7 +231,13 @@ class Context:
             seed=self.seed,
         )
 
+    def wait(self) -> None:
+        """Parameters are up to date afterwards: before a script reads them itself, with `overlap_forward`."""
+        for overlap in self._overlaps:
+            overlap.wait()
+
     def close(self) -> None:
+        self.wait()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
             self._owns_group = False
@@ -226,7 +247,9 @@ class Context:
         suffix = f"-{len(self._models)}" if len(self._models) > 1 else ""
         self._parts |= {f"{name}{suffix}": part for name, part in parts.items() if part is not None}
 
-    def _average(self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | None) -> Any:
+    def _average(
+        self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | ForwardOverlap | None
+    ) -> Any:
         """How gradients travel; the compressor where one was named, for it keeps what rounding has left over."""
         self.tuning = None
         if compress not in (None, "auto"):
@@ -245,7 +268,7 @@ class Context:
         backend = dist.get_backend(self.place.group)
         surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
         if early is not None:
-            surroundings += " early"
+            surroundings += f" {early.NAME}"
         plain = None if early is None else early.hook
         self.tuning = Autotune(ddp, self.place, hooks=hooks, plain=plain, remembered=Remembered(surroundings))
         return None

@@ -17,8 +17,12 @@ def leave_at_exit() -> None:
     atexit.register(_leave)
 
 
+def has_failed() -> bool:
+    """Whether an exception ended the script."""
+    return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+
+
 def _leave() -> None:
-    has_failed = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
-    if not has_failed and dist.is_initialized():
+    if not has_failed() and dist.is_initialized():
         dist.destroy_process_group()
     settle()

@@ -2,7 +2,8 @@
 
 On a GPU the copies run on a stream of their own into pinned memory. What only an optimizer changes (parameters and its
 own state) may still be read while the next forward and backward run: the optimizer's next step waits for it, on the
-device. Everything else is waited for at once. On a CPU it is a plain copy.
+device. Everything else is waited for at once, and so is all of it where an optimizer is stepped in parts, whose first
+comes during backward. On a CPU it is a plain copy.
 """
 
 import mmap
@@ -12,6 +13,7 @@ import torch
 
 from topout.train.checkpoint.captured import Captured, local_part
 from topout.train.checkpoint.plan import PAGE_BYTES, Layout
+from topout.train.partial_step import is_stepped_in_parts
 
 
 class Staging:
@@ -26,11 +28,13 @@ class Staging:
         self._copied: Any = None
         self._is_awaited = False
         self._hooks: list[Any] = []
+        self._may_linger = True
 
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Lets its steps wait for copies in flight; without any optimizer nothing is left in flight."""
         if self._stream is not None:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+            self._may_linger &= not is_stepped_in_parts(optimizer)
 
     def fill(self, layout: Layout, captured: Captured) -> None:
         self._allocate(layout)
@@ -66,7 +70,7 @@ class Staging:
     def _start_copies(self, captured: Captured) -> None:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        later = captured.until_step if self._hooks else set()
+        later = captured.until_step if self._hooks and self._may_linger else set()
         with torch.cuda.stream(self._stream):
             for name, room in self._rooms:
                 if name not in later:

@@ -1,0 +1,313 @@
+"""Gradients that travel during the next forward: the same bits, really later, and an error where it would not be so."""
+
+import itertools
+
+import pytest
+
+from topout.train.buckets.urgency import urgent_first
+from topout.train.link import Link
+
+SLOW_LINK = """
+import threading
+import time
+import torch.distributed as dist
+from topout.train import forward_overlap
+from topout.train.link import Link
+
+real = dist.all_reduce
+waiting, turn = [], threading.Condition()
+
+
+def carry():
+    while True:
+        with turn:
+            turn.wait_for(lambda: waiting)
+            tensor, group, done = waiting.pop(0)
+        time.sleep(0.02)
+        real(tensor, group=group)
+        done.set_result([tensor])
+
+
+class Travelling:
+    def __init__(self, done):
+        self.get_future = lambda: done
+
+
+def all_reduce(tensor, group=None, async_op=False, **options):
+    if not async_op or group is dist.group.WORLD:
+        return real(tensor, group=group, async_op=async_op, **options)
+    done = torch.futures.Future()
+    with turn:
+        waiting.append((tensor, group, done))
+        turn.notify()
+    return Travelling(done)
+
+
+forward_overlap.dist.all_reduce = all_reduce
+forward_overlap.measure = lambda place: Link(alpha_s=0.02, bytes_per_s=1e9)
+threading.Thread(target=carry, daemon=True).start()
+"""
+"""Gradients alone take 20 ms a group, one after another."""
+
+MODELS = """
+import copy
+import json
+import torch
+from torch import nn
+import topout
+
+
+class Mixed(nn.Module):
+    # a parameter of its own, a module that is never called itself (attention's out_proj), one that is called twice
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(64))
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+        self.twice = nn.Linear(64, 64)
+        self.norm = nn.LayerNorm(64)
+        self.tied = nn.Linear(64, 64, bias=False)
+        self.tied.weight = self.twice.weight
+        self.head = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
+        self.head[0].bias.requires_grad_(False)
+
+    def forward(self, x):
+        x = x + self.shift
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.head(self.tied(self.norm(self.twice(torch.relu(self.twice(x))))))
+
+
+def deep():
+    return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())], nn.Linear(64, 8))
+"""
+
+SAME = (
+    MODELS
+    + """
+ctx = topout.init()
+
+
+def trained(build, make, **options):
+    torch.manual_seed(0)
+    model = build()
+    optimizer = make([p for p in model.parameters() if p.requires_grad])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    wrapped, optimizer = ctx.wrap(model, optimizer, buckets=0.02, **options)
+    overlap = ctx._overlaps[-1] if options else None
+    seen, late = [], []
+    for step in range(12):
+        x = torch.randn(4, 5, 64, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
+        if step % 2:
+            optimizer.zero_grad()
+        if step == 6:  # as a resumed job does: the optimizer has another state from here on
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        if step == 7:  # a copy of the model is not the trained one, and reads parameters as they are
+            ctx.wait()
+            seen += [value.clone() for value in copy.deepcopy(model).state_dict().values()]
+        if step == 8:
+            wrapped.eval()
+            with torch.no_grad():
+                seen += [wrapped(x), model(x)]
+            wrapped.train()
+        if step == 9:
+            seen += [value.clone() for value in wrapped.state_dict().values()]
+        if step == 10:  # two halves add up, one of them averages
+            with wrapped.no_sync():
+                wrapped(x[:2]).square().mean().backward()
+            wrapped(x[2:]).square().mean().backward()
+        else:
+            wrapped(x).square().mean().backward()
+        optimizer.step()
+        if overlap is not None:
+            late.append(sum(not future.done() for future in set(overlap._travelling.values())))
+        schedule.step()
+        if not (step + 1) % 2:
+            optimizer.zero_grad()
+    ctx.wait()
+    state = [value for entry in optimizer.state_dict()["state"].values() for value in entry.values()]
+    return [*model.parameters(), *seen, *filter(torch.is_tensor, state)], late, overlap and overlap._order
+
+
+def same(build, make):
+    plain, _, _ = trained(build, make)
+    found, late, order = trained(build, make, overlap_forward=True)
+    return {"same": len(plain) == len(found) and all(map(torch.equal, plain, found)), "late": late, "order": order}
+
+
+print(json.dumps({
+    "momentum": same(deep, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)),
+    "adamw": same(Mixed, lambda p: torch.optim.AdamW(p, 1e-2)),
+    "groups": same(Mixed, lambda p: torch.optim.SGD([{"params": q, "lr": 0.1 / (n + 1)} for n, q in enumerate(p)])),
+}))
+"""
+)
+
+REFUSED = (
+    MODELS
+    + """
+ctx = topout.init()
+
+
+def problem(step, build=deep, make=torch.optim.SGD, own=list, **options):
+    model = build()
+    optimizer = make(own(model.parameters()), 0.1)
+    try:
+        wrapped, optimizer = ctx.wrap(model, optimizer, buckets="default", overlap_forward=True, **options)
+        wrapped(torch.ones(3, 64)).sum().backward()
+        step(wrapped, optimizer)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[:2]
+    finally:
+        ctx.wait()
+    return "nothing"
+
+
+def clipped(model, optimizer):
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+
+
+def replaced(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad * 2
+    optimizer.step()
+
+
+def slower(model, optimizer):
+    ctx.wait()
+    optimizer.param_groups[0]["lr"] = 0.01
+    optimizer.step()
+
+
+def again(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(3, 64)).sum().backward()
+
+
+def kept(model, optimizer):
+    optimizer.step()
+    model(torch.ones(3, 64)).sum().backward()
+
+
+def looked_at(model, optimizer):
+    norm = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
+    raise ValueError(f"the norm is {norm.item()}")
+
+
+step = lambda model, optimizer: optimizer.step()
+found = {
+    "fine": problem(step),
+    "clipped": problem(clipped),
+    "replaced": problem(replaced),
+    "settings": problem(slower),
+    "twice": problem(again),
+    "kept": problem(kept),
+    "looked at": problem(looked_at),
+    "closure": problem(lambda model, optimizer: optimizer.step(lambda: 0.0)),
+    "kind": problem(step, make=torch.optim.RMSprop),
+    "compressed": problem(step, compress="bf16"),
+    "unused": problem(step, find_unused_parameters=True),
+    "compiled": problem(step, build=lambda: torch.compile(deep(), backend="eager")),
+    "sparse": problem(step, build=lambda: nn.Sequential(nn.EmbeddingBag(4, 64, sparse=True), *deep())),
+    "other optimizer": problem(step, own=lambda parameters: list(parameters)[1:]),
+}
+print(json.dumps(found), flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_weights_and_state_have_the_bits_of_waiting(run_ranks, num_ranks: int) -> None:
+    script = SAME.replace("ctx = topout.init()", f"{SLOW_LINK}\nctx = topout.init()")
+    for ended in run_ranks(script, num_ranks):
+        assert ended.code == 0, ended.stderr
+        for name, found in ended.said.items():
+            assert found["same"], name
+            # whatever the order, most groups come after the step
+            assert min(found["late"]) >= 1, name
+            assert sorted(found["order"]) == list(range(len(found["order"]))), name
+            assert found["order"] != sorted(found["order"]), name
+
+
+def test_what_would_differ_is_an_error_on_every_rank(run_ranks) -> None:
+    said = [ended.said for ended in run_ranks(REFUSED, 2)]
+    assert said[0] == said[1]
+    found = {name: " ".join(lines) for name, lines in said[0].items() if name != "fine"}
+    assert said[0]["fine"] == "nothing"
+    assert "written-to tensor" in found["clipped"]
+    assert "a gradient was changed" in found["replaced"]
+    assert "settings were changed" in found["settings"]
+    assert "second backward" in found["twice"]
+    assert "without optimizer.zero_grad()" in found["kept"]
+    assert "the norm is nan" in found["looked at"]
+    assert "closure" in found["closure"]
+    for name in ("kind", "compressed", "unused", "compiled", "sparse", "other optimizer"):
+        assert "cannot be had here" in found[name], name
+
+
+def test_a_layer_that_does_not_wait_is_found_out(run_ranks) -> None:
+    """A weight taken from a module that is called later: autograd sees it change between forward and backward."""
+    script = (
+        MODELS
+        + SLOW_LINK
+        + """
+class Borrowed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = deep()
+
+    def forward(self, x):
+        # detached, so that its gradient is ready when its own module's is
+        return self.layers[1:](nn.functional.linear(self.layers[0](x), self.layers[6].weight.detach()))
+
+ctx = topout.init()
+model = Borrowed()
+model, optimizer = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), buckets=0.02, overlap_forward=True)
+said = "nothing"
+try:
+    for step in range(8):
+        model(torch.ones(3, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+except RuntimeError as error:
+    said = str(error)
+print(json.dumps(said), flush=True)
+"""
+    )
+    for ended in run_ranks(script, 2):
+        assert "modified by an inplace operation" in ended.said
+
+
+def finish_forward_s(order, ready_s, num_bytes, link, layer_s):
+    """When the next forward, whose first layer needs the group that is ready last, has computed all its layers."""
+    now_s, arrived_s = 0.0, {}
+    for group in order:
+        now_s = max(now_s, ready_s[group]) + link.time_s(num_bytes[group])
+        arrived_s[group] = now_s
+    done_s = ready_s[-1]
+    for group in reversed(range(len(order))):
+        done_s = max(done_s, arrived_s[group]) + layer_s
+    return done_s
+
+
+def test_large_last_layers_travel_while_the_first_layers_compute() -> None:
+    """As of ResNet-18: most bytes are ready first and needed last."""
+    ready_s, num_bytes, link = (0.05, 0.10, 0.20, 0.30), (9_000_000, 9_000_000, 3_000_000, 500_000), Link(
+        alpha_s=1e-4, bytes_per_s=4e7
+    )  # fmt: skip
+    order = urgent_first(ready_s, num_bytes, link)
+    assert order == (0, 3, 2, 1) or order == (0, 2, 3, 1)
+    as_ready = finish_forward_s(range(4), ready_s, num_bytes, link, 0.02)
+    assert finish_forward_s(order, ready_s, num_bytes, link, 0.02) < as_ready - 0.03
+
+
+def test_on_a_fast_link_groups_travel_as_they_are_ready() -> None:
+    assert urgent_first((0.1, 0.2, 0.3), (1000, 1000, 1000), Link(alpha_s=1e-6, bytes_per_s=1e9)) == (0, 1, 2)
+
+
+def test_no_order_is_much_better() -> None:
+    ready_s, num_bytes, link = (0.1, 0.12, 0.15, 0.4, 0.5), (4_000, 9_000, 1_000, 2_000, 500), Link(
+        alpha_s=1e-3, bytes_per_s=3e4
+    )  # fmt: skip
+    best = min(finish_forward_s(order, ready_s, num_bytes, link, 0.03) for order in itertools.permutations(range(5)))
+    ours = finish_forward_s(urgent_first(ready_s, num_bytes, link), ready_s, num_bytes, link, 0.03)
+    assert ours <= 1.1 * best
