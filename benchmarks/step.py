@@ -30,7 +30,11 @@ from tests.lab.nodes import Nodes
 
 HERE = Path(__file__).resolve().parent
 
-KINDS = {"resnet18": "ResNet-18 (11.2 M parameters, 62 tensors)", "deep": "deep MLP (0.42 M parameters, 202 tensors)"}
+KINDS = {
+    "resnet18": "ResNet-18 (11.2 M parameters, 62 tensors)",
+    "deep": "deep MLP (0.42 M parameters, 202 tensors)",
+    "wide": "wide MLP (10.6 M parameters, 22 tensors)",
+}
 LINKS = {"loopback": "loopback", "1gbit": "1 Gbit/s between two laboratory nodes"}
 NUM_DRAWS = 2000
 
@@ -91,7 +95,7 @@ def ratio(ours, theirs):
 
 
 def bounds_s(found):
-    """The shortest possible step of each round: exact averaging cannot begin before forward has ended."""
+    """The shortest step of each round in which a forward waits for all gradients of the step before."""
     times = found["times_s"]
     return [
         max(compute, forward + found["num_bytes"] / bandwidth)

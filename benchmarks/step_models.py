@@ -1,4 +1,6 @@
-"""The models of `step.py`: one of few large gradients, one of many small ones, one that computes next to nothing."""
+"""The models of `step.py`: one of few large gradients, one of many small ones, one of equal layers, one that computes
+next to nothing.
+"""
 
 import torch
 from torch import nn
@@ -50,6 +52,12 @@ class DeepMLP(nn.Module):
         return self.head(x)
 
 
+def wide():
+    """10.6 million parameters in 22 tensors; forward takes a third of computing."""
+    layers = [layer for _ in range(10) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(1024, 100))
+
+
 def tiny():
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 100))
 
@@ -57,6 +65,7 @@ def tiny():
 MODELS = {
     "resnet18": (ResNet18, (4, 3, 8, 8)),
     "deep": (DeepMLP, (32, 64)),
+    "wide": (wide, (64, 1024)),
     "tiny": (tiny, (16, 64)),
 }
 

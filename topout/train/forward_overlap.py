@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,9 +34,22 @@ from topout.train.place import Place
 OPTION = "overlap_forward"
 _NUM_SEEN = 4
 """Forwards in the groups that will stay, before the order is planned: DDP regroups once itself."""
+PIECE_BYTES = 4 << 20
+"""A group travels in pieces of about this size: what forward needs sooner need not wait for all of a large one."""
 _EXIT_LIMIT_S = 4.0
 
 _alive: "weakref.WeakSet[ForwardOverlap]" = weakref.WeakSet()
+
+
+@dataclass
+class _Group:
+    """A bucket of DDP's on its way."""
+
+    buffer: Any
+    parameters: list[Any]
+    gradients: list[Any]
+    num_unsent: int
+    arrivals: list[Any] = field(default_factory=list)
 
 
 class ForwardOverlap:
@@ -55,7 +69,8 @@ class ForwardOverlap:
         """What updates of this step were made with, before its `step()`."""
         self._decided: Settings | None = None
         """What `step()` found: updates after it use no others."""
-        self._ready: dict[int, tuple[Any, list[Any], list[Any]]] = {}
+        self._ready: dict[int, tuple[Any, _Group]] = {}
+        """Pieces by number, in the order in which backward finishes them."""
         self._ready_s: list[float] = []
         self._num_bytes: list[int] = []
         self._order: tuple[int, ...] = ()
@@ -114,10 +129,14 @@ class ForwardOverlap:
         if not self._divides_late:
             # as DDP does it: dividing gives other bits
             buffer.mul_(1 / self._place.world_size)
-        self._ready[bucket.index()] = (buffer, bucket.parameters(), bucket.gradients())
-        self._ready_s.append(time.perf_counter() - self._forward_at_s)
-        self._num_bytes.append(buffer.numel() * buffer.element_size())
-        self._send_what_is_due()
+        pieces = buffer.tensor_split(max(1, round(buffer.numel() * buffer.element_size() / PIECE_BYTES)))
+        group = _Group(buffer, bucket.parameters(), bucket.gradients(), num_unsent=len(pieces))
+        ready_s = time.perf_counter() - self._forward_at_s
+        for piece in pieces:
+            self._ready[len(self._ready_s)] = (piece, group)
+            self._ready_s.append(ready_s)
+            self._num_bytes.append(piece.numel() * piece.element_size())
+        self._send_what_is_due(bucket.is_last())
         if bucket.is_last():
             # in two turns: DDP, which comes between, looks at gradients once more
             _after_backward(lambda: _after_backward(self._hide_gradients))
@@ -141,36 +160,43 @@ class ForwardOverlap:
                 do=f"optimizer.zero_grad() after each step, or leave out {OPTION}=True",
             )
 
-    def _send_what_is_due(self) -> None:
-        """Before the order is planned, and should DDP regroup once more, as they become ready."""
-        while self._num_sent < len(self._ready_s):
-            group = self._order[self._num_sent] if self._num_sent < len(self._order) else self._num_sent
-            if group not in self._ready:
-                return
-            self._send(*self._ready.pop(group))
+    def _send_what_is_due(self, is_last: bool) -> None:
+        """Before the order is planned as they become ready, and so should DDP regroup once more."""
+        while self._ready:
+            is_planned = self._num_sent < len(self._order)
+            number = self._order[self._num_sent] if is_planned else min(self._ready)
+            if number not in self._ready:
+                if not is_last:
+                    return
+                number = min(self._ready)
+            self._send(*self._ready.pop(number))
             self._num_sent += 1
 
-    def _send(self, buffer: Any, parameters: list[Any], gradients: list[Any]) -> None:
-        work = dist.all_reduce(buffer, group=self._group, async_op=True)
-
-        def arrived(future: Any) -> None:
-            # raises what the link did
-            future.value()
-            if self._divides_late:
-                buffer.div_(self._place.world_size)
-            with self._lock:
-                if self._decided is None:
-                    self._used = self._partial.settings()
-                settings = self._used if self._decided is None else self._decided
-                self._partial.apply(dict(zip(parameters, gradients, strict=True)), settings or ())
-            # torch's fused optimizers do not: whoever computed with one too early shall hear of it
-            for parameter in parameters:
-                torch.autograd.graph.increment_version(parameter)
-
-        updated = work.get_future().then(arrived)
-        for parameter in parameters:
+    def _send(self, piece: Any, group: "_Group") -> None:
+        group.arrivals.append(dist.all_reduce(piece, group=self._group, async_op=True).get_future())
+        group.num_unsent -= 1
+        if group.num_unsent:
+            return
+        updated = torch.futures.collect_all(group.arrivals).then(lambda arrived: self._update(group, arrived))
+        for parameter in group.parameters:
             self._hidden.append(parameter)
             self._travelling[parameter] = updated
+
+    def _update(self, group: "_Group", arrived: Any) -> None:
+        """On a thread of the process group, while backward or the next forward goes on."""
+        for arrival in arrived.value():
+            # raises what the link did
+            arrival.value()
+        if self._divides_late:
+            group.buffer.div_(self._place.world_size)
+        with self._lock:
+            if self._decided is None:
+                self._used = self._partial.settings()
+            settings = self._used if self._decided is None else self._decided
+            self._partial.apply(dict(zip(group.parameters, group.gradients, strict=True)), settings or ())
+        # torch's fused optimizers do not: whoever computed with one too early shall hear of it
+        for parameter in group.parameters:
+            torch.autograd.graph.increment_version(parameter)
 
     def _hide_gradients(self) -> None:
         for parameter in self._hidden:

@@ -1,6 +1,6 @@
-"""In which order groups of gradients travel when the next forward may begin before all of them have come.
+"""In which order pieces of gradients travel when the next forward may begin before all of them have come.
 
-Backward finishes the last layers first, and forward needs the first layers first: sent as they become ready, the group
+Backward finishes the last layers first, and forward needs the first layers first: sent as they become ready, the piece
 that forward waits for comes last. Whenever the link is free, the one that forward needs first should go. Pure; all
 ranks must keep to one order, since collectives meet by number.
 """
@@ -11,14 +11,14 @@ from topout.train.link import Link
 
 
 def urgent_first(ready_s: Sequence[float], num_bytes: Sequence[int], link: Link) -> tuple[int, ...]:
-    """Groups by number, as DDP counts them: in the order in which backward finishes them."""
+    """Pieces by number, counted in the order in which backward finishes them."""
     left = list(range(len(ready_s)))
     order: list[int] = []
     now_s = 0.0
     while left:
-        ready = [group for group in left if ready_s[group] <= now_s]
+        ready = [piece for piece in left if ready_s[piece] <= now_s]
         if not ready:
-            now_s = min(ready_s[group] for group in left)
+            now_s = min(ready_s[piece] for piece in left)
             continue
         # the last to be ready is the first that forward needs
         order.append(ready[-1])
