@@ -16,6 +16,7 @@ import itertools
 import os
 import platform
 import random
+import select
 import signal
 import statistics
 import subprocess
@@ -76,12 +77,11 @@ class Row:
             process = start(
                 words, cwd=folder, stdout=said, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True, **environ
             )
-            try:
-                code = process.wait(timeout=LIMIT_S)
-            except subprocess.TimeoutExpired:
-                code = f"nothing within {LIMIT_S} s"
-                end(process)
+            has_ended = is_over(process, LIMIT_S)
             ended_ns = time.time_ns()
+            if not has_ended:
+                end(process)
+            code = process.wait() if has_ended else f"nothing within {LIMIT_S} s"
             said.seek(0)
             words_said = said.read().decode(errors="replace").strip().splitlines()
         ran = [path.read_text().split() for path in hellos.iterdir()]
@@ -94,6 +94,15 @@ class Row:
         self.return_s.append(None)
         ranks = ", ".join(rank for _, rank in ran) or "none"
         self.why = f"ended with {code}; ranks that ran: {ranks}; {words_said[-1][:160] if words_said else 'silent'}"
+
+
+def is_over(process, seconds):
+    """Whether it ended within so long; `process.wait` with a limit would look only every 50 ms."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([pidfd], [], [], seconds)[0])
+    finally:
+        os.close(pidfd)
 
 
 def end(process):
