@@ -3,8 +3,9 @@
 DDP ends a step when the last gradient has come. Here `optimizer.step()` returns before: parameters of a group are
 updated when its gradients arrive, by the optimizer's own arithmetic and the settings of that step, and a hook lets
 every module wait for its parameters before it computes with them. Groups travel in the order in which forward will need
-them. It is the same training, bit for bit: no parameter is read before its update. On a link that is slower than
-backward the step gets shorter by up to a forward.
+them. It is the same training, for no parameter is read before its update; among two ranks bit for bit, among more but
+for the order of additions, which depends on what travels together. On a link that is slower than backward the step gets
+shorter by up to a forward.
 
 Not where gradients are looked at: from backward on they are NaN, so that whoever does (clipping, a loss scaler) fails
 at once. Not for compiled modules, whose parts have no hooks. A weight that a module takes from another one, which is
