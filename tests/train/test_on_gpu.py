@@ -1,4 +1,4 @@
-"""Two ranks that share a GPU: early updates, --ddp and Horovod's face come to what they come to on a CPU."""
+"""On a GPU early updates, checkpoints, --ddp and Horovod's face come to what they come to on a CPU."""
 
 import json
 import subprocess
@@ -121,6 +121,64 @@ def test_early_updates_have_the_bits_of_a_late_update(run_ranks) -> None:
         assert ended.code == 0, ended.stderr
         assert ended.said["device"].startswith("cuda")
         assert [name for name, is_same in ended.said.items() if not is_same] == []
+
+
+PARTS = """
+import json, sys
+import torch
+from torch import nn
+import topout
+from topout.train.checkpoint import Checkpoints
+from topout.train.partial_step import PartialStep
+
+ctx = topout.init()
+is_in_parts = sys.argv[-1] == "parts"
+
+
+def build():
+    model = nn.Linear(16384, 16384, bias=False).to(ctx.device)
+    nn.init.ones_(model.weight)
+    return model, torch.optim.SGD(model.parameters(), 1.0)
+
+
+model, optimizer = build()
+model, optimizer = ctx.wrap(model, optimizer)
+partial = PartialStep(optimizer) if is_in_parts else None
+checkpoints = ctx.checkpoint("saved", every=None)
+
+
+def update(gradient):
+    if is_in_parts:
+        # as a group's update does: on the device at once, and before the optimizer's own step
+        partial.apply({model.weight: gradient}, partial.settings())
+    else:
+        model.weight.grad = gradient
+        optimizer.step()
+
+
+# the first of each loads kernels, and takes longer than a copy
+update(torch.zeros_like(model.weight))
+checkpoints.save()
+gradient = torch.ones_like(model.weight)
+checkpoints.num_steps = 1
+torch.cuda.synchronize()
+checkpoints.save()
+update(gradient)
+checkpoints.close()
+updated = model.weight.sum().item()
+model, optimizer = build()
+restored = Checkpoints("saved", state={"model": model, "optimizer": optimizer}, place=ctx.place)
+nn.init.zeros_(model.weight)
+restored.restore()
+print(json.dumps({"updated": updated, "is_as_saved": bool((model.weight == 1).all())}))
+"""
+
+
+@pytest.mark.parametrize("how", ["parts", "whole"])
+def test_a_checkpoint_holds_nothing_of_an_update_that_came_after_it(tmp_path, how) -> None:
+    """1 GiB takes some 20 ms to copy, an update on the device next to nothing."""
+    found = json.loads(run(tmp_path, PARTS, how).stdout.splitlines()[-1])
+    assert found == {"updated": 0.0, "is_as_saved": True}
 
 
 def test_a_script_for_one_gpu_becomes_data_parallel(tmp_path) -> None:
