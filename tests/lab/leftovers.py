@@ -93,7 +93,7 @@ def guard(owner: int, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner's end decides, not a Ctrl-C meant for it
     setting = autogroup()
-    _set_autogroup(setting and "0")
+    set_autogroup(setting and "0")
     networks: set[str] = set()
     waiting = [sys.stdin.fileno(), os.pidfd_open(owner)]
     while sys.stdin.fileno() in select.select(waiting, [], [])[0]:
@@ -103,7 +103,7 @@ def guard(owner: int, folder: Path) -> None:
         networks.update(said.split())
     left = kill_all(networks)
     shutil.rmtree(folder, ignore_errors=True)
-    _set_autogroup(setting)
+    set_autogroup(setting)
     if left:
         sys.exit(f"still running in {folder}: {left}")
 
@@ -113,7 +113,7 @@ def autogroup() -> str | None:
     return _AUTOGROUP.read_text() if _AUTOGROUP.exists() else None
 
 
-def _set_autogroup(value: str | None) -> None:
+def set_autogroup(value: str | None) -> None:
     if value is not None:
         _AUTOGROUP.write_text(value)
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.train.touched_gradients import TOUCHING
+
 SAME = """
 import copy
 import json
@@ -73,17 +75,6 @@ def problem(step, make=torch.optim.SGD, **options):
     return "nothing"
 
 
-def clipped(model, optimizer):
-    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    optimizer.step()
-
-
-def replaced(model, optimizer):
-    for parameter in model.parameters():
-        parameter.grad = parameter.grad * 2
-    optimizer.step()
-
-
 def slower(model, optimizer):
     optimizer.param_groups[0]["lr"] = 0.01
     optimizer.step()
@@ -119,7 +110,7 @@ def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks, num_ranks: 
 
 
 def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
-    said = [ended.said for ended in run_ranks(REFUSED, 2)]
+    said = [ended.said for ended in run_ranks(TOUCHING + REFUSED, 2)]
     assert said[0] == said[1]
     found = said[0]
     assert found["fine"] == "nothing"

@@ -1,11 +1,8 @@
 """Gradients that travel during the next forward: the same bits, really later, and an error where it would not be so."""
 
-import itertools
-
 import pytest
 
-from topout.train.buckets.urgency import urgent_first
-from topout.train.link import Link
+from tests.train.touched_gradients import TOUCHING
 
 SLOW_LINK = """
 import threading
@@ -161,17 +158,6 @@ def problem(step, build=deep, make=torch.optim.SGD, own=list, **options):
     return "nothing"
 
 
-def clipped(model, optimizer):
-    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    optimizer.step()
-
-
-def replaced(model, optimizer):
-    for parameter in model.parameters():
-        parameter.grad = parameter.grad * 2
-    optimizer.step()
-
-
 def slower(model, optimizer):
     ctx.wait()
     optimizer.param_groups[0]["lr"] = 0.01
@@ -231,7 +217,7 @@ def test_weights_and_state_have_the_bits_of_waiting(run_ranks, num_ranks: int) -
 
 
 def test_what_would_differ_is_an_error_on_every_rank(run_ranks) -> None:
-    said = [ended.said for ended in run_ranks(REFUSED, 2)]
+    said = [ended.said for ended in run_ranks(TOUCHING + REFUSED, 2)]
     assert said[0] == said[1]
     found = {name: " ".join(lines) for name, lines in said[0].items() if name != "fine"}
     assert said[0]["fine"] == "nothing"
@@ -277,39 +263,3 @@ print(json.dumps(said), flush=True)
     )
     for ended in run_ranks(script, 2):
         assert "modified by an inplace operation" in ended.said
-
-
-def finish_forward_s(order, ready_s, num_bytes, link, layer_s):
-    """When the next forward, whose first layer needs the group that is ready last, has computed all its layers."""
-    now_s, arrived_s = 0.0, {}
-    for group in order:
-        now_s = max(now_s, ready_s[group]) + link.time_s(num_bytes[group])
-        arrived_s[group] = now_s
-    done_s = ready_s[-1]
-    for group in reversed(range(len(order))):
-        done_s = max(done_s, arrived_s[group]) + layer_s
-    return done_s
-
-
-def test_large_last_layers_travel_while_the_first_layers_compute() -> None:
-    """As of ResNet-18: most bytes are ready first and needed last."""
-    ready_s, num_bytes, link = (0.05, 0.10, 0.20, 0.30), (9_000_000, 9_000_000, 3_000_000, 500_000), Link(
-        alpha_s=1e-4, bytes_per_s=4e7
-    )  # fmt: skip
-    order = urgent_first(ready_s, num_bytes, link)
-    assert order == (0, 3, 2, 1) or order == (0, 2, 3, 1)
-    as_ready = finish_forward_s(range(4), ready_s, num_bytes, link, 0.02)
-    assert finish_forward_s(order, ready_s, num_bytes, link, 0.02) < as_ready - 0.03
-
-
-def test_on_a_fast_link_groups_travel_as_they_are_ready() -> None:
-    assert urgent_first((0.1, 0.2, 0.3), (1000, 1000, 1000), Link(alpha_s=1e-6, bytes_per_s=1e9)) == (0, 1, 2)
-
-
-def test_no_order_is_much_better() -> None:
-    ready_s, num_bytes, link = (0.1, 0.12, 0.15, 0.4, 0.5), (4_000, 9_000, 1_000, 2_000, 500), Link(
-        alpha_s=1e-3, bytes_per_s=3e4
-    )  # fmt: skip
-    best = min(finish_forward_s(order, ready_s, num_bytes, link, 0.03) for order in itertools.permutations(range(5)))
-    ours = finish_forward_s(urgent_first(ready_s, num_bytes, link), ready_s, num_bytes, link, 0.03)
-    assert ours <= 1.1 * best
