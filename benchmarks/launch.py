@@ -41,7 +41,8 @@ HOLD = """env -0 >env.tmp && mv env.tmp env && sleep infinity
 """
 PROGRAMS = Path(sys.executable).parent
 TOPOUT, TORCHRUN, ACCELERATE = (str(PROGRAMS / name) for name in ("topout", "torchrun", "accelerate"))
-OPENMPI = ["mpirun.openmpi", "--oversubscribe", "-np", "2"]
+# not bound: Open MPI would bind the ranks of both nodes to what it takes for the first core of each, which is one
+OPENMPI = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-np", "2"]
 MPICH = ["mpirun.mpich", "-np", "2"]
 ports = itertools.count(29500)
 """A new one each time: torchrun's store of the round before may still hold the last one."""

@@ -120,8 +120,7 @@ class Context:
             early = EarlyUpdate(optimizer, self.place)
         compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early)
         if isinstance(early, ForwardOverlap):
-            tuning = self.tuning
-            early.watch(wrapped, lambda: tuning is None or tuning.is_settled)
+            early.watch(wrapped)
             self._overlaps.append(early)
         if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard

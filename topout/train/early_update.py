@@ -50,9 +50,8 @@ class EarlyUpdate:
         work = dist.all_reduce(buffer, group=self._place.group, async_op=True)
 
         def arrived(future: Any) -> Any:
+            # raises what the link did
             averaged = future.value()[0]
-            if self._divides_late:
-                averaged.div_(self._place.world_size)
             self._update(parameters)
             return averaged
 
@@ -60,13 +59,18 @@ class EarlyUpdate:
 
     def _update(self, parameters: list[Any]) -> None:
         """On a thread of the process group, while backward goes on."""
-        gradients = {parameter: parameter.grad for parameter in parameters if parameter.grad is not None}
+        gradients = [parameter.grad for parameter in parameters]
         with self._lock:
-            if gradients.keys() & self._updated.keys():
+            if not self._updated.keys().isdisjoint(parameters):
                 raise twice(OPTION)
             self._settings = self._partial.settings()
-            self._partial.apply(gradients, self._settings)
-            self._updated |= {p: (gradient, gradient._version) for p, gradient in gradients.items()}
+            divisor = self._place.world_size if self._divides_late else 1
+            self._partial.apply(parameters, gradients, self._settings, divisor)
+            self._updated |= {
+                parameter: (gradient, gradient._version)
+                for parameter, gradient in zip(parameters, gradients, strict=True)
+                if gradient is not None
+            }
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_no_closure(args, kwargs, OPTION)

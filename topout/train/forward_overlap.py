@@ -7,34 +7,34 @@ them. It is the same training, for no parameter is read before its update; among
 for the order of additions, which depends on what travels together. On a link that is slower than backward the step gets
 shorter by up to a forward.
 
-Not where gradients are looked at: from backward on they are NaN, so that whoever does (clipping, a loss scaler) fails
-at once. Not for compiled modules, whose parts have no hooks. A weight that a module takes from another one, which is
-called later, is not waited for; where autograd keeps it for backward, it finds it changed and raises.
+Not where gradients are looked at: from backward on they are gone, and whoever does (clipping, a loss scaler) is told.
+Not for compiled modules, whose parts have no hooks.
 """
 
 import atexit
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from topout.schema.errors import TopoutError
+from topout.train.buckets.autotune import FIRST_TRIED
 from topout.train.buckets.regroup import Hook
 from topout.train.buckets.urgency import urgent_first
 from topout.train.exchange import gather
+from topout.train.gone_gradient import in_place_of, is_left
 from topout.train.leaving import has_failed
-from topout.train.link import measure
+from topout.train.link import Link, measure
 from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, twice
 from topout.train.place import Place
+from topout.train.who_waits import WhoWaits
 
 OPTION = "overlap_forward"
-_NUM_SEEN = 4
-"""Forwards in the groups that will stay, before the order is planned: DDP regroups once itself."""
+_NUM_WATCHED = FIRST_TRIED
+"""Forwards that wait for everything: it is seen who must wait for what, and what link and backward take alone."""
 PIECE_BYTES = 4 << 20
 """A group travels in pieces of about this size: what forward needs sooner need not wait for all of a large one."""
 _EXIT_LIMIT_S = 4.0
@@ -42,15 +42,28 @@ _EXIT_LIMIT_S = 4.0
 _alive: "weakref.WeakSet[ForwardOverlap]" = weakref.WeakSet()
 
 
-@dataclass
 class _Group:
-    """A bucket of DDP's on its way."""
+    """A bucket of DDP's, sent in every step until DDP regroups."""
 
-    buffer: Any
-    parameters: list[Any]
-    gradients: list[Any]
-    num_unsent: int
-    arrivals: list[Any] = field(default_factory=list)
+    def __init__(self, bucket: dist.GradBucket) -> None:
+        self.buffer = bucket.buffer()
+        self.parameters = bucket.parameters()
+        self.gradients = bucket.gradients()
+        num_bytes = self.buffer.numel() * self.buffer.element_size()
+        self.pieces = self.buffer.tensor_split(max(1, round(num_bytes / PIECE_BYTES)))
+        self.gone = [in_place_of(parameter) for parameter in self.parameters]
+        self.arrivals: list[Any] = []
+        self.updated: Any = None
+        """The future of this step's update, until somebody has waited for it."""
+
+    def is_of(self, buffer: Any) -> bool:
+        """Whether it is this bucket's: as long as we hold a buffer, no other lies in its place."""
+        return bool(self.buffer.data_ptr() == buffer.data_ptr() and self.buffer.numel() == buffer.numel())
+
+    def wait(self) -> None:
+        if self.updated is not None:
+            self.updated.wait()
+            self.updated = None
 
 
 class ForwardOverlap:
@@ -59,13 +72,12 @@ class ForwardOverlap:
     NAME = "overlap"
 
     def __init__(self, optimizer: Any, place: Place) -> None:
-        self._place, self._group = place, place.side_group()
+        self._place, self._side_group = place, place.side_group()
         self._partial = PartialStep(optimizer)
         self._lock = threading.Lock()
-        self._travelling: dict[Any, Any] = {}
-        """Parameter -> the future of its update."""
-        self._hidden: list[Any] = []
-        """Parameters of this backward whose gradients nobody may see."""
+        self._groups: dict[int, _Group] = {}
+        self._hidden: list[_Group] = []
+        """Those of this backward, whose gradients nobody may see."""
         self._used: Settings | None = None
         """What updates of this step were made with, before its `step()`."""
         self._decided: Settings | None = None
@@ -74,18 +86,18 @@ class ForwardOverlap:
         """Pieces by number, in the order in which backward finishes them."""
         self._ready_s: list[float] = []
         self._num_bytes: list[int] = []
-        self._order: tuple[int, ...] = ()
         self._num_sent = 0
+        self._order: tuple[int, ...] | None = None
+        """None until it is planned for the groups that there are."""
+        self._num_backwards = 0
+        """In these groups."""
+        self._link: Link | None = None
         self._divides_late = place.world_size & (place.world_size - 1) == 0
-        self._nothing: dict[torch.dtype, Any] = {}
-        self._masks: dict[Any, Any] = {}
-        """What is seen of a parameter's gradient: NaN of its shape, in the memory of one number."""
-        self._num_seen = 0
         self._forward_at_s = 0.0
-        self._is_settled: Callable[[], bool] = lambda: True
-        self._handles: dict[Any, Any] = {}
-        self._called: set[Any] = set()
         self._waits: dict[Any, list[Any]] = {}
+        """Module -> parameters; empty while forwards are watched."""
+        self._awaited: dict[Any, list[_Group]] = {}
+        """The same by groups, filled in as modules ask, until DDP regroups."""
         _alive.add(self)
         # once more, so that it comes before what other parts have registered until now, such as leaving the group
         atexit.unregister(_await_the_last)
@@ -99,23 +111,25 @@ class ForwardOverlap:
     def hook(self) -> Hook:
         return None, self._average
 
-    def watch(self, ddp: Any, is_settled: Callable[[], bool]) -> None:
-        """`is_settled` tells whether the groups stay as they are."""
-        self._ddp, self._is_settled = ddp, is_settled
+    def watch(self, ddp: Any) -> None:
+        self._model, self._watched = ddp.module, WhoWaits(ddp.module, self.wait)
         ddp.register_forward_pre_hook(self._before_model, prepend=True)
-        ddp.register_forward_hook(self.wait)
-        one = min((p for p in ddp.module.parameters() if p.requires_grad), key=torch.Tensor.numel)
+        ddp.register_forward_hook(self._after_model)
+        one = min((p for p in self._model.parameters() if p.requires_grad), key=torch.Tensor.numel)
         one.register_hook(lambda _: self._check_none_is_left(one))
-        for module in ddp.module.modules():
-            self._handles[module] = module.register_forward_pre_hook(self._before_module, prepend=True)
+        for module in self._model.modules():
             module.register_state_dict_pre_hook(self.wait)
             module.register_load_state_dict_pre_hook(self.wait)
 
     def wait(self, *_: Any, **__: Any) -> None:
         """All parameters are up to date afterwards."""
-        for future in set(self._travelling.values()):
-            future.wait()
-        self._travelling.clear()
+        for group in self._groups.values():
+            group.wait()
+
+    def num_travelling(self) -> int:
+        """Groups whose parameters are not up to date yet."""
+        updates = [group.updated for group in self._groups.values()]
+        return sum(updated is not None and not updated.done() for updated in updates)
 
     def __deepcopy__(self, memo: Any) -> "ForwardOverlap":
         """A copy of the model (an average over steps, say) is not trained by it, and has its hooks all the same."""
@@ -124,25 +138,24 @@ class ForwardOverlap:
     # backward
 
     def _average(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer = bucket.buffer()
         if bucket.index() == 0:
             self._begin_backward()
+        group = self._group_of(bucket)
         if not self._divides_late:
             # as DDP does it: dividing gives other bits
-            buffer.mul_(1 / self._place.world_size)
-        pieces = buffer.tensor_split(max(1, round(buffer.numel() * buffer.element_size() / PIECE_BYTES)))
-        group = _Group(buffer, bucket.parameters(), bucket.gradients(), num_unsent=len(pieces))
+            group.buffer.mul_(1 / self._place.world_size)
         ready_s = time.perf_counter() - self._forward_at_s
-        for piece in pieces:
+        for piece in group.pieces:
             self._ready[len(self._ready_s)] = (piece, group)
             self._ready_s.append(ready_s)
             self._num_bytes.append(piece.numel() * piece.element_size())
         self._send_what_is_due(bucket.is_last())
         if bucket.is_last():
+            self._num_backwards += 1
             # in two turns: DDP, which comes between, looks at gradients once more
             _after_backward(lambda: _after_backward(self._hide_gradients))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(buffer)
+        done.set_result(group.buffer)
         return done
 
     def _begin_backward(self) -> None:
@@ -152,9 +165,19 @@ class ForwardOverlap:
         self._used = self._decided = None
         self._ready, self._ready_s, self._num_bytes, self._num_sent = {}, [], [], 0
 
+    def _group_of(self, bucket: dist.GradBucket) -> _Group:
+        known = self._groups.get(bucket.index())
+        if known is None or not known.is_of(bucket.buffer()):
+            if bucket.index() == 0:
+                # all of them will be others
+                self._groups = {}
+            known = self._groups[bucket.index()] = _Group(bucket)
+            self._awaited, self._order, self._num_backwards = {}, None, 0
+        return known
+
     def _check_none_is_left(self, parameter: Any) -> None:
         """Before a gradient is added to what is there; DDP may have copied it."""
-        if not self._hidden and parameter.grad is not None and bool(parameter.grad.isnan().all()):
+        if not self._hidden and is_left(parameter.grad):
             raise TopoutError(
                 f"With {OPTION} a backward came without optimizer.zero_grad() after the last step.",
                 why="Gradients are gone when they have been averaged, so that new ones cannot be added to them.",
@@ -162,49 +185,40 @@ class ForwardOverlap:
             )
 
     def _send_what_is_due(self, is_last: bool) -> None:
-        """Before the order is planned as they become ready, and so should DDP regroup once more."""
+        """Before the order is planned as they become ready."""
         while self._ready:
-            is_planned = self._num_sent < len(self._order)
-            number = self._order[self._num_sent] if is_planned else min(self._ready)
+            number = min(self._ready) if self._order is None else self._order[self._num_sent]
             if number not in self._ready:
-                if not is_last:
-                    return
-                number = min(self._ready)
+                assert not is_last, "an order has all pieces"
+                return
             self._send(*self._ready.pop(number))
             self._num_sent += 1
 
-    def _send(self, piece: Any, group: "_Group") -> None:
-        group.arrivals.append(dist.all_reduce(piece, group=self._group, async_op=True).get_future())
-        group.num_unsent -= 1
-        if group.num_unsent:
-            return
-        updated = torch.futures.collect_all(group.arrivals).then(lambda arrived: self._update(group, arrived))
-        for parameter in group.parameters:
-            self._hidden.append(parameter)
-            self._travelling[parameter] = updated
+    def _send(self, piece: Any, group: _Group) -> None:
+        group.arrivals.append(dist.all_reduce(piece, group=self._side_group, async_op=True).get_future())
+        if len(group.arrivals) == len(group.pieces):
+            arrivals, group.arrivals = group.arrivals, []
+            group.updated = torch.futures.collect_all(arrivals).then(lambda arrived: self._update(group, arrived))
+            self._hidden.append(group)
 
-    def _update(self, group: "_Group", arrived: Any) -> None:
+    def _update(self, group: _Group, arrived: Any) -> None:
         """On a thread of the process group, while backward or the next forward goes on."""
         for arrival in arrived.value():
             # raises what the link did
             arrival.value()
-        if self._divides_late:
-            group.buffer.div_(self._place.world_size)
+        divisor = self._place.world_size if self._divides_late else 1
         with self._lock:
             if self._decided is None:
                 self._used = self._partial.settings()
             settings = self._used if self._decided is None else self._decided
-            self._partial.apply(dict(zip(group.parameters, group.gradients, strict=True)), settings or ())
+            self._partial.apply(group.parameters, group.gradients, settings or (), divisor)
         # torch's fused optimizers do not: whoever computed with one too early shall hear of it
-        for parameter in group.parameters:
-            torch.autograd.graph.increment_version(parameter)
+        torch.autograd.graph.increment_version(group.parameters)
 
     def _hide_gradients(self) -> None:
-        for parameter in self._hidden:
-            if parameter not in self._masks:
-                nothing = self._nothing.setdefault(parameter.dtype, torch.full((), torch.nan, dtype=parameter.dtype))
-                self._masks[parameter] = nothing.expand(parameter.shape)
-            parameter.grad = self._masks[parameter]
+        for group in self._hidden:
+            for parameter, gone in zip(group.parameters, group.gone, strict=True):
+                parameter.grad = gone
 
     # the optimizer's step
 
@@ -214,11 +228,12 @@ class ForwardOverlap:
             settings = self._partial.settings()
             if self._used is not None and self._used != settings:
                 raise changed("the optimizer's settings were changed", OPTION)
-            for parameter in self._hidden:
-                if parameter.grad is not self._masks[parameter] or parameter.grad._version > 0:
-                    raise changed("a gradient was changed", OPTION)
-                # a parameter without a gradient is passed over
-                parameter.grad = None
+            for group in self._hidden:
+                for parameter, gone in zip(group.parameters, group.gone, strict=True):
+                    if parameter.grad is not gone:
+                        raise changed("a gradient was replaced", OPTION)
+                    # a parameter without a gradient is passed over
+                    parameter.grad = None
             self._decided = settings
 
     def _after_step(self, *_: Any) -> None:
@@ -229,36 +244,38 @@ class ForwardOverlap:
 
     def _before_model(self, *_: Any) -> None:
         self._forward_at_s = time.perf_counter()
-        if self._waits and self._ddp.module.training:
-            return
-        self.wait()
-        if not (self._ddp.module.training and torch.is_grad_enabled() and self._is_settled()):
-            return
-        self._num_seen += 1
-        if self._num_seen == _NUM_SEEN:
+        if not self._waits:
+            self.wait()
+        elif self._order is None and self._num_backwards and self._model.training and torch.is_grad_enabled():
             self._plan()
 
+    def _after_model(self, *_: Any) -> None:
+        self.wait()
+        if not self._waits and self._watched.num_forwards >= _NUM_WATCHED:
+            self._waits = self._watched.finish()
+            for module in self._waits:
+                module.register_forward_pre_hook(self._before_module, prepend=True)
+
     def _before_module(self, module: Any, _: Any) -> None:
-        if not self._waits:
-            self._called.add(module)
-        elif not self._travelling:
-            return
-        elif not self._ddp.module.training:
+        if not self._model.training:
             self.wait()
-        else:
-            for parameter in self._waits.get(module, ()):
-                if parameter in self._travelling:
-                    self._travelling[parameter].wait()
+            return
+        awaited = self._awaited.get(module)
+        if awaited is None:
+            # a copy of the module has none
+            asked = {id(parameter) for parameter in self._waits.get(module, ())}
+            held = [group for group in self._groups.values() if asked & {id(p) for p in group.parameters}]
+            awaited = self._awaited[module] = held
+        for group in awaited:
+            group.wait()
 
     def _plan(self) -> None:
-        """All ranks in the same forward: the order by the slowest rank's times, and who waits for what."""
+        """All ranks in the same forward, the first after a backward in new groups: by the slowest rank's times."""
+        if self._link is None:
+            self.wait()
+            self._link = measure(self._place)
         told = gather(self._ready_s, self._place)
-        ready_s = [max(times) for times in zip(*told, strict=True)]
-        self._order = urgent_first(ready_s, self._num_bytes, measure(self._place))
-        self._waits = _who_waits(self._ddp.module, self._called)
-        for module, handle in self._handles.items():
-            if module not in self._waits:
-                handle.remove()
+        self._order = urgent_first([max(times) for times in zip(*told, strict=True)], self._num_bytes, self._link)
 
 
 def check_overlap(model: Any, optimizer: Any, place: Place, *, find_unused_parameters: bool) -> None:
@@ -281,25 +298,14 @@ def check_overlap(model: Any, optimizer: Any, place: Place, *, find_unused_param
         raise TopoutError(f"{OPTION}=True cannot be had here.", why=why, do="leave it out, or try early_update=True")
 
 
-def _who_waits(model: Any, called: set[Any]) -> dict[Any, list[Any]]:
-    """Which parameters each module waits for: its own, and those of modules in it that are never called themselves."""
-    modules = dict(model.named_modules(remove_duplicate=False))
-    waits: dict[Any, list[Any]] = {}
-    for name, module in modules.items():
-        parts = name.split(".") if name else []
-        above = [modules[".".join(parts[:count])] for count in range(len(parts), -1, -1)]
-        waiting = next((one for one in above if one in called), model)
-        waits.setdefault(waiting, []).extend(module.parameters(recurse=False))
-    return {module: parameters for module, parameters in waits.items() if parameters}
-
-
-def _after_backward(callback: Callable[[], None]) -> None:
+def _after_backward(callback: Any) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def _await_the_last() -> None:
     """After a script's last step: the other ranks need this one until their gradients have come, too."""
-    futures = {future for overlap in list(_alive) for future in overlap._travelling.values()}
     give_up_at_s = time.monotonic() + _EXIT_LIMIT_S
-    while not has_failed() and not all(future.done() for future in futures) and time.monotonic() < give_up_at_s:
+    while not has_failed() and time.monotonic() < give_up_at_s:
+        if not any(overlap.num_travelling() for overlap in list(_alive)):
+            return
         time.sleep(0.001)

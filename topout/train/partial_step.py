@@ -5,7 +5,6 @@ For optimizers that treat every parameter by itself: doing them in parts gives t
 
 import copy
 import weakref
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,8 @@ KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 Settings = Sequence[Mapping[str, Any]]
 """Of each group of parameters: learning rate and the like."""
 
+_MOST_PARTS = 256
+"""Groups are remade while their sizes are tried; parts of former ones are forgotten now and then."""
 
 _in_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -31,6 +32,7 @@ class PartialStep:
         # of the same class; it gets the parameters of one part at a time, and the state as it is then
         self._partial = copy.copy(optimizer)
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
+        self._parts: dict[tuple[int, ...], _Part] = {}
 
     def settings(self) -> Settings:
         """As they are now; schedules change them between steps."""
@@ -39,21 +41,86 @@ class PartialStep:
             for group in self._optimizer.param_groups
         ]
 
-    def apply(self, gradients: Mapping[Any, Any], settings: Settings) -> None:
-        """Parameters of other optimizers are left alone. Not by two threads at a time."""
-        state: dict[Any, Any] = defaultdict(dict)
-        groups = []
-        for group, values in zip(self._optimizer.param_groups, settings, strict=True):
-            own = [parameter for parameter in group["params"] if parameter in gradients]
-            # of the same memory and version, with a gradient of its own: the parameter's may be taken away meanwhile
-            stand_ins = [parameter.detach() for parameter in own]
-            for parameter, stand_in in zip(own, stand_ins, strict=True):
-                stand_in.grad = gradients[parameter]
-                state[stand_in] = self._optimizer.state[parameter]
-            groups.append({**values, "params": stand_ins})
-        self._partial.param_groups, self._partial.state = groups, state
+    def apply(
+        self, parameters: Sequence[Any], gradients: Sequence[Any], settings: Settings, divisor: float = 1
+    ) -> None:
+        """With gradients over `divisor`, as which they are left. Not by two threads at a time.
+
+        Parameters of other optimizers are left as they are, and those whose gradient is None.
+        """
+        part = self._part(parameters)
+        for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
+            stand_in.grad = gradient
+        is_fused = all(values.get("fused") for values in settings)
+        self._partial.grad_scale = None
+        if divisor != 1 and is_fused:
+            # in the same pass over memory, as gradients of a scaled loss are
+            self._partial.grad_scale = part.divisor(divisor)
+        for stand_in in part.others if is_fused else part.stand_ins:
+            if divisor != 1 and stand_in.grad is not None:
+                stand_in.grad.div_(divisor)
+        self._partial.param_groups = [
+            {**values, "params": stand_ins} for values, stand_ins in zip(settings, part.groups, strict=True)
+        ]
+        self._partial.state = part.state
         with torch.no_grad():
             self._step(self._partial)
+        for stand_in in part.stand_ins:
+            # else it would keep the memory of groups that are no more
+            stand_in.grad = None
+
+    def _part(self, parameters: Sequence[Any]) -> "_Part":
+        names = tuple(map(id, parameters))
+        known = self._parts.get(names)
+        if known is None or known.is_stale(self._optimizer):
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            known = self._parts[names] = _Part(self._optimizer, parameters)
+        return known
+
+
+class _Part:
+    """Some parameters, each with a stand-in: of the same memory and version, with a gradient of its own.
+
+    The parameter's own gradient may be taken away meanwhile. Kept from step to step, which takes half the time of
+    making them anew.
+    """
+
+    def __init__(self, optimizer: Any, parameters: Sequence[Any]) -> None:
+        self._parameters = list(parameters)
+        self._places = [parameter.data_ptr() for parameter in parameters]
+        self.stand_ins = [parameter.detach() for parameter in parameters]
+        stand_in_of = {id(parameter): stand_in for parameter, stand_in in zip(parameters, self.stand_ins, strict=True)}
+        self.groups = [
+            [stand_in_of[id(parameter)] for parameter in group["params"] if id(parameter) in stand_in_of]
+            for group in optimizer.param_groups
+        ]
+        held = {id(stand_in) for group in self.groups for stand_in in group}
+        self.others = [stand_in for stand_in in self.stand_ins if id(stand_in) not in held]
+        self._sizes = _sizes(optimizer)
+        self._divisors: dict[float, Any] = {}
+        self.state = _StateOfParameters(optimizer, dict(zip(self.stand_ins, parameters, strict=True)))
+
+    def divisor(self, value: float) -> Any:
+        if value not in self._divisors:
+            self._divisors[value] = torch.full((), value, dtype=torch.float32, device=self._parameters[0].device)
+        return self._divisors[value]
+
+    def is_stale(self, optimizer: Any) -> bool:
+        """Whether parameters have moved (`parameter.data = …`), or the optimizer was given more of them."""
+        places = [parameter.data_ptr() for parameter in self._parameters]
+        return places != self._places or _sizes(optimizer) != self._sizes
+
+
+class _StateOfParameters(dict[Any, Any]):
+    """The optimizer's own state as it is now, asked for by stand-ins; loading a checkpoint replaces it."""
+
+    def __init__(self, optimizer: Any, parameter_of: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self._optimizer, self._parameter_of = optimizer, parameter_of
+
+    def __missing__(self, stand_in: Any) -> Any:
+        return self._optimizer.state[self._parameter_of[stand_in]]
 
 
 def is_stepped_in_parts(optimizer: Any) -> bool:
@@ -98,6 +165,10 @@ def twice(option: str) -> TopoutError:
         why="Each averaging backward updates the parameters, so there is one for a step.",
         do=f"accumulate under model.no_sync(), or leave out {option}=True",
     )
+
+
+def _sizes(optimizer: Any) -> list[int]:
+    return [len(group["params"]) for group in optimizer.param_groups]
 
 
 def _kept(value: Any) -> Any:

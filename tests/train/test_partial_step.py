@@ -1,0 +1,90 @@
+"""An optimizer in parts: the bits and the state of one whole step, whatever happened to parameters in between."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from topout.train.partial_step import PartialStep
+
+MAKERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, 1e-2),
+    "fused": lambda p: torch.optim.Adam(p, 1e-2, fused=True),
+}
+
+
+def trained(make: Callable, *, in_parts: bool, between: Callable = lambda model, optimizer, step: None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    parameters = list(model.parameters())
+    optimizer = make(parameters)
+    partial = PartialStep(optimizer)
+    for step in range(6):
+        between(model, optimizer, step)
+        gradients = [torch.randn(p.shape, generator=torch.Generator().manual_seed(step)) for p in parameters]
+        gradients[1] = None
+        if in_parts:
+            for part in (slice(0, 2), slice(2, 6)):
+                doubled = [None if gradient is None else 2 * gradient for gradient in gradients[part]]
+                partial.apply(parameters[part], doubled, partial.settings(), divisor=2)
+                assert all(map(torch.equal, filter(torch.is_tensor, doubled), filter(torch.is_tensor, gradients[part])))
+        else:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+    return parameters, optimizer.state_dict()["state"]
+
+
+def move(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    if step == 3:
+        nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()) * 2, model.parameters())
+
+
+def load(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    if step == 3:
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def forget(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    if step == 3:
+        optimizer.state.clear()
+
+
+@pytest.mark.parametrize("between", [lambda model, optimizer, step: None, move, load, forget])
+@pytest.mark.parametrize("name", MAKERS)
+def test_parts_have_the_bits_and_the_state_of_the_whole(name: str, between: Callable) -> None:
+    whole, whole_state = trained(MAKERS[name], in_parts=False, between=between)
+    found, found_state = trained(MAKERS[name], in_parts=True, between=between)
+    assert all(map(torch.equal, whole, found))
+    assert found_state.keys() == whole_state.keys()
+    for number, entry in whole_state.items():
+        assert found_state[number].keys() == entry.keys()
+        assert all(torch.equal(found_state[number][key], value) for key, value in entry.items() if value is not None)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_parameters_of_other_optimizers_are_left_alone(is_fused: bool) -> None:
+    own, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(own.parameters(), 0.1, momentum=0.9, fused=is_fused)
+    before = [parameter.clone() for parameter in other.parameters()]
+    partial = PartialStep(optimizer)
+    parameters = [*own.parameters(), *other.parameters()]
+    gradients = [torch.full_like(parameter, 3.0) for parameter in parameters]
+    partial.apply(parameters, gradients, partial.settings(), divisor=2)
+    assert all(map(torch.equal, before, other.parameters()))
+    # averaged all the same: somebody else updates them
+    assert all(gradient.unique().tolist() == [1.5] for gradient in gradients)
+    assert len(optimizer.state_dict()["state"]) == 2
+
+
+def test_gradients_are_not_kept() -> None:
+    model = nn.Linear(4, 4)
+    partial = PartialStep(torch.optim.SGD(model.parameters(), 0.1))
+    gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
+    places = torch.utils.weak.TensorWeakRef(gradients[0])
+    partial.apply(list(model.parameters()), gradients, partial.settings())
+    del gradients
+    assert places() is None
