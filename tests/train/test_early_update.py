@@ -63,8 +63,8 @@ import topout
 ctx = topout.init()
 
 
-def problem(step, make=torch.optim.SGD, **options):
-    model = nn.Linear(4, 2)
+def problem(step, make=torch.optim.SGD, model=None, **options):
+    model = model or nn.Linear(4, 2)
     optimizer = make(model.parameters(), 0.1)
     try:
         wrapped, optimizer = ctx.wrap(model, optimizer, buckets="default", early_update=True, **options)
@@ -92,6 +92,7 @@ found = {
     "twice": problem(again),
     "closure": problem(lambda model, optimizer: optimizer.step(lambda: 0.0)),
     "kind": problem(lambda model, optimizer: optimizer.step(), torch.optim.RMSprop),
+    "sparse": problem(lambda model, optimizer: optimizer.step(), model=nn.EmbeddingBag(4, 2, sparse=True)),
     "compressed": problem(lambda model, optimizer: optimizer.step(), compress="bf16"),
 }
 print(json.dumps(found), flush=True)
@@ -109,6 +110,102 @@ def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks, num_ranks: 
             assert gradients == [True, False, True, True, True, True], name
 
 
+UNUSED = """
+import json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+
+
+class Sometimes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x, uses_second):
+        x = self.layers[0](x)
+        return self.layers[2](self.layers[1](x) if uses_second else x)
+
+
+def trained(make, **options):
+    torch.manual_seed(0)
+    model = Sometimes()
+    wrapped, optimizer = ctx.wrap(
+        model, make(model.parameters()), buckets=0.0001, find_unused_parameters=True, **options)
+    for step in range(6):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
+        wrapped(x, uses_second=ctx.rank == 0 or step % 2 == 0).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return list(model.parameters())
+
+
+def same(make, **options):
+    return all(map(torch.equal, trained(make, **options), trained(make, early_update=True, **options)))
+
+
+sgd = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)
+adamw = lambda p: torch.optim.AdamW(p, 1e-2)
+print(json.dumps([same(make, fused_optimizer=fused) for make in (sgd, adamw) for fused in (True, False)]))
+"""
+
+
+def test_a_layer_that_one_rank_leaves_out_is_updated_alike_on_all(run_ranks) -> None:
+    assert [ended.said for ended in run_ranks(UNUSED, 2)] == [[True] * 4] * 2
+
+
+BORROWED = """
+import json
+import time
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(0.2)
+        return gradient
+
+
+class Borrowing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.second(Slow.apply(nn.functional.linear(self.first(x), self.second.weight.detach())))
+
+
+model = Borrowing()
+model, optimizer = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), buckets=0.001, early_update=True)
+said = "nothing"
+try:
+    for step in range(3):
+        model(torch.ones(3, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+except RuntimeError as error:
+    said = str(error)
+print(json.dumps(said), flush=True)
+"""
+
+
+def test_a_weight_that_backward_still_needs_is_not_changed_silently(run_ranks) -> None:
+    """By the fused optimizer, which does not count its changes itself."""
+    for ended in run_ranks(BORROWED, 2):
+        assert "modified by an inplace operation" in ended.said
+
+
 def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
     said = [ended.said for ended in run_ranks(TOUCHING + REFUSED, 2)]
     assert said[0] == said[1]
@@ -120,4 +217,5 @@ def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
     assert "second backward" in found["twice"]
     assert "closure" in found["closure"]
     assert "cannot be had here" in found["kind"]
+    assert "cannot be had here" in found["sparse"]
     assert "cannot be had here" in found["compressed"]

@@ -73,6 +73,26 @@ class Mixed(nn.Module):
         return self.head(self.tied(self.norm(self.twice(torch.relu(self.twice(x))))))
 
 
+class Conv(nn.Module):
+    # weights in another order of memory; in evaluation without its layers' own forwards
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv1d(5, 24, 3), nn.Conv1d(24, 9, 3)
+        self.images = nn.Conv2d(3, 8, 3)
+        self.head = nn.Linear(60 * 9 + 3 * 62 * 8, 8)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x):
+        image = x.unsqueeze(1)[:, :, :5].expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        if self.training:
+            x, image = self.second(self.first(x)), self.images(image)
+        else:
+            both = nn.functional.conv1d(x, self.first.weight, self.first.bias)
+            x = nn.functional.conv1d(both, self.second.weight, self.second.bias)
+            image = nn.functional.conv2d(image, self.images.weight, self.images.bias)
+        return nn.functional.linear(torch.cat([x.flatten(1), image.flatten(1)], 1), self.head.weight, self.head.bias)
+
+
 def deep():
     return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())], nn.Linear(64, 8))
 """
@@ -134,6 +154,8 @@ def same(build, make):
 print(json.dumps({
     "momentum": same(deep, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)),
     "adamw": same(Mixed, lambda p: torch.optim.AdamW(p, 1e-2)),
+    "conv": same(Conv, lambda p: torch.optim.SGD(p, 0.01, momentum=0.9)),
+    "unfused": same(Conv, lambda p: torch.optim.AdamW(p, 1e-3, foreach=True)),
     "groups": same(Mixed, lambda p: torch.optim.SGD([{"params": q, "lr": 0.1 / (n + 1)} for n, q in enumerate(p)])),
 }))
 """
@@ -160,9 +182,16 @@ def problem(step, build=deep, make=torch.optim.SGD, own=list, **options):
 
 
 def slower(model, optimizer):
-    ctx.wait()
     optimizer.param_groups[0]["lr"] = 0.01
     optimizer.step()
+
+
+def converted(model, optimizer):
+    optimizer.step()
+    model.to("cpu")
+    # nothing travels any more, so that what is asked afterwards can be told
+    ctx.wait()
+    model.half()
 
 
 def again(model, optimizer):
@@ -208,6 +237,7 @@ found = {
     "looked at": problem(looked_at),
     "zeroed": problem(zeroed),
     "scaled": problem(scaled),
+    "converted": problem(converted),
     "closure": problem(lambda model, optimizer: optimizer.step(lambda: 0.0)),
     "kind": problem(step, make=torch.optim.RMSprop),
     "compressed": problem(step, compress="bf16"),
@@ -233,7 +263,8 @@ def test_weights_and_state_have_the_bits_of_waiting(run_ranks, num_ranks: int) -
             # whatever the order, most groups come after the step
             assert min(found["late"]) >= 1, name
             assert sorted(found["order"]) == list(range(len(found["order"]))), name
-            assert found["order"] != sorted(found["order"]), name
+            if len(found["order"]) > 2:
+                assert found["order"] != sorted(found["order"]), name
 
 
 def test_what_would_differ_is_an_error_on_every_rank(run_ranks) -> None:
@@ -241,7 +272,7 @@ def test_what_would_differ_is_an_error_on_every_rank(run_ranks) -> None:
     assert said[0] == said[1]
     found = {name: " ".join(lines) for name, lines in said[0].items() if name != "fine"}
     assert said[0]["fine"] == "nothing"
-    for name in ("clipped", "changed", "looked at", "zeroed", "scaled"):
+    for name in ("clipped", "changed", "looked at", "zeroed", "scaled", "converted"):
         assert "TopoutError: With overlap_forward a gradient was used after backward" in found[name], name
     assert "a gradient was replaced" in found["replaced"]
     assert "settings were changed" in found["settings"]
@@ -302,3 +333,33 @@ print(json.dumps(said), flush=True)
             assert ended.said is True
         else:
             assert "modified by an inplace operation" in ended.said
+
+
+def test_ranks_that_accumulate_differently_plan_in_the_same_step(run_ranks) -> None:
+    """The order is agreed on by a collective, and ranks have seen different numbers of forwards by then."""
+    script = (
+        MODELS
+        + SLOW_LINK
+        + """
+ctx = topout.init()
+
+
+def trained(**options):
+    torch.manual_seed(0)
+    model = deep()
+    wrapped, optimizer = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), buckets=0.02, **options)
+    for step in range(9):
+        for _ in range(3 if ctx.rank == 0 else 1):
+            with wrapped.no_sync():
+                wrapped(torch.ones(3, 64)).square().mean().backward()
+        wrapped(torch.ones(3, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    ctx.wait()
+    return list(model.parameters())
+
+
+print(json.dumps(all(map(torch.equal, trained(), trained(overlap_forward=True)))), flush=True)
+"""
+    )
+    assert [ended.said for ended in run_ranks(script, 2)] == [True, True]

@@ -150,7 +150,7 @@ checkpoints = ctx.checkpoint("saved", every=None)
 def update(gradient):
     if is_in_parts:
         # as a group's update does: on the device at once, and before the optimizer's own step
-        partial.apply({model.weight: gradient}, partial.settings())
+        partial.apply([model.weight], [gradient], partial.settings())
     else:
         model.weight.grad = gradient
         optimizer.step()

@@ -16,9 +16,17 @@ MAKERS = {
 }
 
 
+def twice(gradients):
+    """In one tensor, as a group of DDP's holds them; and each of them there."""
+    flat = torch.cat([2 * gradient.flatten() for gradient in gradients if gradient is not None])
+    parts = iter(flat.split([gradient.numel() for gradient in gradients if gradient is not None]))
+    return flat, [None if gradient is None else next(parts).view(gradient.shape) for gradient in gradients]
+
+
 def trained(make: Callable, *, in_parts: bool, between: Callable = lambda model, optimizer, step: None):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    # of sizes that leave something over after whole vectors
+    model = nn.Sequential(nn.Linear(64, 37), nn.Linear(37, 9), nn.Linear(9, 3))
     parameters = list(model.parameters())
     optimizer = make(parameters)
     partial = PartialStep(optimizer)
@@ -28,8 +36,8 @@ def trained(make: Callable, *, in_parts: bool, between: Callable = lambda model,
         gradients[1] = None
         if in_parts:
             for part in (slice(0, 2), slice(2, 6)):
-                doubled = [None if gradient is None else 2 * gradient for gradient in gradients[part]]
-                partial.apply(parameters[part], doubled, partial.settings(), divisor=2)
+                flat, doubled = twice(gradients[part])
+                partial.apply(parameters[part], doubled, partial.settings(), flat=flat, divisor=2)
                 assert all(map(torch.equal, filter(torch.is_tensor, doubled), filter(torch.is_tensor, gradients[part])))
         else:
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -72,8 +80,8 @@ def test_parameters_of_other_optimizers_are_left_alone(is_fused: bool) -> None:
     before = [parameter.clone() for parameter in other.parameters()]
     partial = PartialStep(optimizer)
     parameters = [*own.parameters(), *other.parameters()]
-    gradients = [torch.full_like(parameter, 3.0) for parameter in parameters]
-    partial.apply(parameters, gradients, partial.settings(), divisor=2)
+    flat, gradients = twice([torch.full_like(parameter, 1.5) for parameter in parameters])
+    partial.apply(parameters, gradients, partial.settings(), flat=flat, divisor=2)
     assert all(map(torch.equal, before, other.parameters()))
     # averaged all the same: somebody else updates them
     assert all(gradient.unique().tolist() == [1.5] for gradient in gradients)

@@ -157,6 +157,31 @@ def test_an_optimizer_of_another_kind_or_with_a_wish_of_its_own_is_left_alone() 
     assert fuse(torch.optim.SGD(parameters, lr=0.1))
 
 
+def test_parameters_of_half_the_size_are_trained_by_what_trains_them() -> None:
+    """Torch's fused SGD leaves them as they are on a CPU."""
+    parameter = torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    assert not fuse(optimizer)
+    assert fuse(torch.optim.Adam([parameter]))
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert parameter.unique().tolist() == [0.5]
+
+
+def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
+    parameter = torch.nn.Parameter(torch.ones(64))
+    optimizer = torch.optim.SGD([parameter], lr=0.5, momentum=0.9)
+    assert fuse(optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for factor in (float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((parameter * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert parameter.unique().tolist() == [0.5]
+    assert optimizer.state[parameter]["momentum_buffer"].unique().tolist() == [1.0]
+
+
 def gradients(model: nn.Module) -> list[torch.Tensor]:
     model(images()).square().mean().backward()
     return [parameter.grad.clone() for parameter in model.parameters()]

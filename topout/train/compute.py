@@ -22,7 +22,7 @@ from topout.schema.errors import TopoutError
 from topout.train import precision
 from topout.train.accumulation import Stepper
 from topout.train.activations import checkpoint_activations
-from topout.train.fused import fuse, like_parameters
+from topout.train.fused import fuse, has_sparse_gradients, like_parameters
 from topout.train.place import Place
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -85,7 +85,7 @@ class Compute:
             torch.backends.cudnn.benchmark = self.cudnn_benchmark
         if optimizer is not None:
             like_parameters(optimizer)
-            if self.fused_optimizer:
+            if self.fused_optimizer and not has_sparse_gradients(model):
                 fuse(optimizer)
         if self.compile is not False and (self.compile != "auto" or device.type == "cuda"):
             # in place: names in the state dict stay, and DDP around it still splits the graph at its buckets

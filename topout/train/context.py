@@ -25,7 +25,7 @@ from topout.train.compression import CODECS, install, make
 from topout.train.early_update import EarlyUpdate
 from topout.train.exchange import gather
 from topout.train.forward_overlap import ForwardOverlap, check_overlap
-from topout.train.fused import fuse
+from topout.train.fused import fuse, has_sparse_gradients
 from topout.train.parallel import data_parallel, fingerprint
 from topout.train.partial_step import check_kind
 from topout.train.place import Place
@@ -99,7 +99,7 @@ class Context:
         """
         _check_choices(buckets, compress)
         if early_update or overlap_forward:
-            check_kind(optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
+            check_kind(model, optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
         if overlap_forward:
             check_overlap(model, optimizer, self.place, find_unused_parameters=find_unused_parameters)
         wrapped = data_parallel(
@@ -110,7 +110,7 @@ class Context:
         )
         if optimizer is not None:
             _check_optimizer(model, optimizer)
-            if fused_optimizer and wrapped is not model:
+            if fused_optimizer and wrapped is not model and not has_sparse_gradients(model):
                 # nothing hides the optimizer: it begins when the last gradient has come
                 fuse(optimizer)
         early: EarlyUpdate | ForwardOverlap | None = None

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from topout.train.buckets.regroup import Hook
-from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, twice
+from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, late_divisor, twice
 from topout.train.place import Place
 
 OPTION = "early_update"
@@ -33,8 +33,6 @@ class EarlyUpdate:
         self._updated: dict[Any, tuple[Any, int]] = {}
         self._settings: Settings = []
         self._held: list[tuple[Any, Any]] = []
-        # among 2, 4, 8, … ranks dividing the sum gives the bits of dividing before; and later is while others travel
-        self._divides_late = place.world_size & (place.world_size - 1) == 0
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
 
@@ -44,7 +42,8 @@ class EarlyUpdate:
 
     def _average(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer, parameters = bucket.buffer(), bucket.parameters()
-        if not self._divides_late:
+        divisor = late_divisor(buffer, self._place.world_size)
+        if divisor == 1:
             # as DDP does it: dividing gives other bits
             buffer.mul_(1 / self._place.world_size)
         work = dist.all_reduce(buffer, group=self._place.group, async_op=True)
@@ -52,20 +51,20 @@ class EarlyUpdate:
         def arrived(future: Any) -> Any:
             # raises what the link did
             averaged = future.value()[0]
-            self._update(parameters)
+            self._update(parameters, averaged, divisor)
             return averaged
 
         return work.get_future().then(arrived)
 
-    def _update(self, parameters: list[Any]) -> None:
+    def _update(self, parameters: list[Any], flat: Any, divisor: int) -> None:
         """On a thread of the process group, while backward goes on."""
         gradients = [parameter.grad for parameter in parameters]
         with self._lock:
             if not self._updated.keys().isdisjoint(parameters):
                 raise twice(OPTION)
-            self._settings = self._partial.settings()
-            divisor = self._place.world_size if self._divides_late else 1
-            self._partial.apply(parameters, gradients, self._settings, divisor)
+            if not self._updated:
+                self._settings = self._partial.settings()
+            self._partial.apply(parameters, gradients, self._settings, flat=flat, divisor=divisor)
             self._updated |= {
                 parameter: (gradient, gradient._version)
                 for parameter, gradient in zip(parameters, gradients, strict=True)

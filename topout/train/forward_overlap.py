@@ -28,7 +28,7 @@ from topout.train.exchange import gather
 from topout.train.gone_gradient import in_place_of, is_left
 from topout.train.leaving import has_failed
 from topout.train.link import Link, measure
-from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, twice
+from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, late_divisor, twice
 from topout.train.place import Place
 from topout.train.who_waits import WhoWaits
 
@@ -45,10 +45,13 @@ _alive: "weakref.WeakSet[ForwardOverlap]" = weakref.WeakSet()
 class _Group:
     """A bucket of DDP's, sent in every step until DDP regroups."""
 
-    def __init__(self, bucket: dist.GradBucket) -> None:
+    def __init__(self, bucket: dist.GradBucket, world_size: int) -> None:
         self.buffer = bucket.buffer()
         self.parameters = bucket.parameters()
-        self.gradients = bucket.gradients()
+        # views of the buffer with the strides of their parameters, which the bucket's own do not have
+        self.gradients = [parameter.grad for parameter in self.parameters]
+        assert all(gradient._is_view() for gradient in self.gradients), "DDP keeps gradients in its buckets"
+        self.divisor = late_divisor(self.buffer, world_size)
         num_bytes = self.buffer.numel() * self.buffer.element_size()
         self.pieces = self.buffer.tensor_split(max(1, round(num_bytes / PIECE_BYTES)))
         self.gone = [in_place_of(parameter) for parameter in self.parameters]
@@ -78,10 +81,10 @@ class ForwardOverlap:
         self._groups: dict[int, _Group] = {}
         self._hidden: list[_Group] = []
         """Those of this backward, whose gradients nobody may see."""
-        self._used: Settings | None = None
-        """What updates of this step were made with, before its `step()`."""
-        self._decided: Settings | None = None
-        """What `step()` found: updates after it use no others."""
+        self._may_be_left = False
+        """After a step, until the next backward has come."""
+        self._settings: Settings = ()
+        """Of this backward: what all of its updates are made with, and `step()` must find."""
         self._ready: dict[int, tuple[Any, _Group]] = {}
         """Pieces by number, in the order in which backward finishes them."""
         self._ready_s: list[float] = []
@@ -90,9 +93,9 @@ class ForwardOverlap:
         self._order: tuple[int, ...] | None = None
         """None until it is planned for the groups that there are."""
         self._num_backwards = 0
-        """In these groups."""
+        """That averaged, and thus alike on all ranks: in these groups, and in all."""
+        self._num_watched = 0
         self._link: Link | None = None
-        self._divides_late = place.world_size & (place.world_size - 1) == 0
         self._forward_at_s = 0.0
         self._waits: dict[Any, list[Any]] = {}
         """Module -> parameters; empty while forwards are watched."""
@@ -114,9 +117,10 @@ class ForwardOverlap:
     def watch(self, ddp: Any) -> None:
         self._model, self._watched = ddp.module, WhoWaits(ddp.module, self.wait)
         ddp.register_forward_pre_hook(self._before_model, prepend=True)
-        ddp.register_forward_hook(self._after_model)
-        one = min((p for p in self._model.parameters() if p.requires_grad), key=torch.Tensor.numel)
-        one.register_hook(lambda _: self._check_none_is_left(one))
+        ddp.register_forward_hook(self.wait)
+        # backward comes to the last first
+        last = [parameter for parameter in self._model.parameters() if parameter.requires_grad][-1]
+        last.register_hook(lambda _: self._check_none_is_left(last))
         for module in self._model.modules():
             module.register_state_dict_pre_hook(self.wait)
             module.register_load_state_dict_pre_hook(self.wait)
@@ -141,7 +145,7 @@ class ForwardOverlap:
         if bucket.index() == 0:
             self._begin_backward()
         group = self._group_of(bucket)
-        if not self._divides_late:
+        if group.divisor == 1:
             # as DDP does it: dividing gives other bits
             group.buffer.mul_(1 / self._place.world_size)
         ready_s = time.perf_counter() - self._forward_at_s
@@ -152,6 +156,7 @@ class ForwardOverlap:
         self._send_what_is_due(bucket.is_last())
         if bucket.is_last():
             self._num_backwards += 1
+            self._num_watched += 1
             # in two turns: DDP, which comes between, looks at gradients once more
             _after_backward(lambda: _after_backward(self._hide_gradients))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -162,7 +167,7 @@ class ForwardOverlap:
         if self._hidden:
             raise twice(OPTION)
         self.wait()
-        self._used = self._decided = None
+        self._settings = self._partial.settings()
         self._ready, self._ready_s, self._num_bytes, self._num_sent = {}, [], [], 0
 
     def _group_of(self, bucket: dist.GradBucket) -> _Group:
@@ -171,13 +176,14 @@ class ForwardOverlap:
             if bucket.index() == 0:
                 # all of them will be others
                 self._groups = {}
-            known = self._groups[bucket.index()] = _Group(bucket)
+            known = self._groups[bucket.index()] = _Group(bucket, self._place.world_size)
             self._awaited, self._order, self._num_backwards = {}, None, 0
         return known
 
     def _check_none_is_left(self, parameter: Any) -> None:
         """Before a gradient is added to what is there; DDP may have copied it."""
-        if not self._hidden and is_left(parameter.grad):
+        may_be_left, self._may_be_left = self._may_be_left, False
+        if may_be_left and is_left(parameter.grad):
             raise TopoutError(
                 f"With {OPTION} a backward came without optimizer.zero_grad() after the last step.",
                 why="Gradients are gone when they have been averaged, so that new ones cannot be added to them.",
@@ -206,14 +212,10 @@ class ForwardOverlap:
         for arrival in arrived.value():
             # raises what the link did
             arrival.value()
-        divisor = self._place.world_size if self._divides_late else 1
         with self._lock:
-            if self._decided is None:
-                self._used = self._partial.settings()
-            settings = self._used if self._decided is None else self._decided
-            self._partial.apply(group.parameters, group.gradients, settings or (), divisor)
-        # torch's fused optimizers do not: whoever computed with one too early shall hear of it
-        torch.autograd.graph.increment_version(group.parameters)
+            self._partial.apply(
+                group.parameters, group.gradients, self._settings, flat=group.buffer, divisor=group.divisor
+            )
 
     def _hide_gradients(self) -> None:
         for group in self._hidden:
@@ -224,37 +226,37 @@ class ForwardOverlap:
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_no_closure(args, kwargs, OPTION)
-        with self._lock:
-            settings = self._partial.settings()
-            if self._used is not None and self._used != settings:
-                raise changed("the optimizer's settings were changed", OPTION)
-            for group in self._hidden:
-                for parameter, gone in zip(group.parameters, group.gone, strict=True):
-                    if parameter.grad is not gone:
-                        raise changed("a gradient was replaced", OPTION)
-                    # a parameter without a gradient is passed over
-                    parameter.grad = None
-            self._decided = settings
+        if self._hidden and self._settings != self._partial.settings():
+            raise changed("the optimizer's settings were changed", OPTION)
+        for group in self._hidden:
+            for parameter, gone in zip(group.parameters, group.gone, strict=True):
+                if parameter.grad is not gone:
+                    raise changed("a gradient was replaced", OPTION)
+                # a parameter without a gradient is passed over
+                parameter.grad = None
 
     def _after_step(self, *_: Any) -> None:
         self._hide_gradients()
+        self._may_be_left |= bool(self._hidden)
         self._hidden = []
 
     # forward
 
     def _before_model(self, *_: Any) -> None:
         self._forward_at_s = time.perf_counter()
-        if not self._waits:
+        if not self._waits and self._num_watched >= _NUM_WATCHED:
+            self._end_watching()
+        if not (self._waits and self._model.training):
             self.wait()
-        elif self._order is None and self._num_backwards and self._model.training and torch.is_grad_enabled():
+        elif self._order is None and self._num_backwards and torch.is_grad_enabled():
             self._plan()
 
-    def _after_model(self, *_: Any) -> None:
+    def _end_watching(self) -> None:
         self.wait()
-        if not self._waits and self._watched.num_forwards >= _NUM_WATCHED:
-            self._waits = self._watched.finish()
-            for module in self._waits:
-                module.register_forward_pre_hook(self._before_module, prepend=True)
+        self._waits = self._watched.finish()
+        # the model itself in any case: called in evaluation, it waits for everything
+        for module in {self._model, *self._waits}:
+            module.register_forward_pre_hook(self._before_module, prepend=True)
 
     def _before_module(self, module: Any, _: Any) -> None:
         if not self._model.training:
@@ -292,8 +294,6 @@ def check_overlap(model: Any, optimizer: Any, place: Place, *, find_unused_param
         why = f"The optimizer does not hold {without[0]}, whose gradient it would hide from another one."
     elif kinds & {"OptimizedModule", "RecursiveScriptModule"}:
         why = "The model is compiled, and its layers cannot wait one by one."
-    elif any(getattr(module, "sparse", False) is True for module in model.modules()):
-        why = "The model has sparse gradients."
     if why is not None:
         raise TopoutError(f"{OPTION}=True cannot be had here.", why=why, do="leave it out, or try early_update=True")
 

@@ -13,21 +13,30 @@ _DEVICES = ("cuda", "cpu")
 
 
 def fuse(optimizer: Any) -> bool:
-    """Switches to fused kernels where this optimizer and all its parameters have them; whether it did."""
+    """Switches to fused kernels where this optimizer and all its parameters have them; whether it did.
+
+    Not for models with sparse gradients (`has_sparse_gradients`), which these kernels refuse.
+    """
     if not _may_fuse(optimizer):
         return False
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, None
     optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, None
-    # what the constructor sets with fused=True; the loss scaler then hands its findings over without waiting for them
-    optimizer._step_supports_amp_scaling = True
     if type(optimizer) is torch.optim.SGD:
         optimizer._need_device_dtype_check_for_fused = True
+    if not any(group.get("momentum") for group in optimizer.param_groups):
+        # what the constructor sets with fused=True; the loss scaler then hands its findings over without waiting for
+        # them. A first step that overflows would leave whatever was in memory as momentum
+        optimizer._step_supports_amp_scaling = True
     for parameter, state in optimizer.state.items():
         # unfused optimizers count steps on the host, fused ones beside the parameter
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(parameter.device, torch.float32)
     return True
+
+
+def has_sparse_gradients(model: Any) -> bool:
+    return any(getattr(module, "sparse", False) is True for module in model.modules())
 
 
 def like_parameters(optimizer: Any) -> None:
@@ -48,4 +57,11 @@ def _may_fuse(optimizer: Any) -> bool:
     if any(group.get("foreach") or group.get("differentiable") or group.get("fused") is False for group in groups):
         return False
     parameters = [parameter for group in groups for parameter in group["params"]]
+    if type(optimizer) is torch.optim.SGD and any(_is_half_on_a_cpu(parameter) for parameter in parameters):
+        return False
     return all(parameter.device.type in _DEVICES and parameter.is_floating_point() for parameter in parameters)
+
+
+def _is_half_on_a_cpu(parameter: Any) -> bool:
+    """Torch's fused SGD (2.13) leaves such parameters as they are."""
+    return bool(parameter.device.type == "cpu" and parameter.element_size() == 2)

@@ -10,9 +10,15 @@ import torch
 
 from topout.schema.errors import TopoutError
 
+_ALLOWED = frozenset(
+    {"to", "cpu", "is_floating_point", "is_complex", "dim", "requires_grad_", "_has_compatible_shallow_copy_type"}
+    | {"data", "device", "dtype", "grad_fn", "is_leaf", "is_sparse", "layout", "requires_grad", "shape"}
+)
+"""What a tensor is, whatever is in it; and what `model.to(device)` asks of a gradient where all stays in place."""
+
 
 class GoneGradient(torch.Tensor):  # type: ignore[misc]
-    """Made by `in_place_of`; every function of torch's refuses it."""
+    """Made by `in_place_of`; what would read or change it is refused."""
 
     @classmethod
     def __torch_function__(
@@ -22,13 +28,18 @@ class GoneGradient(torch.Tensor):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        # of an attribute, its name
-        named = getattr(func, "__self__", None) if func.__name__ == "__get__" else func
+        is_of_an_attribute = func.__name__ in ("__get__", "__set__")
+        name = getattr(getattr(func, "__self__", None) if is_of_an_attribute else func, "__name__", str(func))
+        if name in _ALLOWED:
+            result = super().__torch_function__(func, types, args, kwargs or {})
+            if not isinstance(result, torch.Tensor) or result is args[0] or name not in ("to", "cpu"):
+                return result
         raise TopoutError(
-            f"With overlap_forward a gradient was used after backward ({getattr(named, '__name__', func)}).",
+            f"With overlap_forward a gradient was used after backward ({name}).",
             why="It travels to the other ranks and is applied where it arrives; clipping, a loss scaler, a look at "
-            "its norm, zero_grad(set_to_none=False) would find nothing.",
-            do="leave out overlap_forward=True, or what uses the gradient",
+            "its norm, zero_grad(set_to_none=False) would find nothing, and model.half() old parameters.",
+            do="leave out overlap_forward=True, or what uses the gradient; to convert a model, "
+            "optimizer.zero_grad() and ctx.wait() before",
         )
 
 

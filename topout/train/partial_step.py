@@ -11,11 +11,14 @@ from typing import Any
 import torch
 
 from topout.schema.errors import TopoutError
+from topout.train.fused import has_sparse_gradients
 
 KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Settings = Sequence[Mapping[str, Any]]
 """Of each group of parameters: learning rate and the like."""
+
+_PLAIN = {("cpu", torch.float32), ("cpu", torch.float64)}
 
 _MOST_PARTS = 256
 """Groups are remade while their sizes are tried; parts of former ones are forgotten now and then."""
@@ -42,29 +45,35 @@ class PartialStep:
         ]
 
     def apply(
-        self, parameters: Sequence[Any], gradients: Sequence[Any], settings: Settings, divisor: float = 1
+        self,
+        parameters: Sequence[Any],
+        gradients: Sequence[Any],
+        settings: Settings,
+        *,
+        flat: Any = None,
+        divisor: int = 1,
     ) -> None:
-        """With gradients over `divisor`, as which they are left. Not by two threads at a time.
+        """Not by two threads at a time. Parameters of other optimizers, or whose gradient is None, are left alone.
 
-        Parameters of other optimizers are left as they are, and those whose gradient is None.
+        Gradients, which lie in `flat`, are divided before; by the optimizer itself where it has the pass for it.
         """
         part = self._part(parameters)
         for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
             stand_in.grad = gradient
+        # as gradients of a scaled loss are, in the pass over memory that is made anyway
         is_fused = all(values.get("fused") for values in settings)
-        self._partial.grad_scale = None
-        if divisor != 1 and is_fused:
-            # in the same pass over memory, as gradients of a scaled loss are
-            self._partial.grad_scale = part.divisor(divisor)
-        for stand_in in part.others if is_fused else part.stand_ins:
-            if divisor != 1 and stand_in.grad is not None:
-                stand_in.grad.div_(divisor)
+        divides_itself = divisor != 1 and is_fused and part.is_plain and all(one is not None for one in gradients)
+        self._partial.grad_scale = torch.tensor(float(divisor)) if divides_itself else None
+        if divisor != 1 and not divides_itself:
+            flat.div_(divisor)
         self._partial.param_groups = [
             {**values, "params": stand_ins} for values, stand_ins in zip(settings, part.groups, strict=True)
         ]
         self._partial.state = part.state
         with torch.no_grad():
             self._step(self._partial)
+        # fused kernels do not: whoever computed with a parameter too early shall hear of it
+        torch.autograd.graph.increment_version(part.held)
         for stand_in in part.stand_ins:
             # else it would keep the memory of groups that are no more
             stand_in.grad = None
@@ -95,16 +104,12 @@ class _Part:
             [stand_in_of[id(parameter)] for parameter in group["params"] if id(parameter) in stand_in_of]
             for group in optimizer.param_groups
         ]
-        held = {id(stand_in) for group in self.groups for stand_in in group}
-        self.others = [stand_in for stand_in in self.stand_ins if id(stand_in) not in held]
+        self.held = [stand_in for group in self.groups for stand_in in group]
+        kinds = {(parameter.device.type, parameter.dtype) for parameter in parameters}
+        # on GPUs SGD would round otherwise, and so would numbers of half the size
+        self.is_plain = len(self.held) == len(self.stand_ins) and kinds <= _PLAIN
         self._sizes = _sizes(optimizer)
-        self._divisors: dict[float, Any] = {}
         self.state = _StateOfParameters(optimizer, dict(zip(self.stand_ins, parameters, strict=True)))
-
-    def divisor(self, value: float) -> Any:
-        if value not in self._divisors:
-            self._divisors[value] = torch.full((), value, dtype=torch.float32, device=self._parameters[0].device)
-        return self._divisors[value]
 
     def is_stale(self, optimizer: Any) -> bool:
         """Whether parameters have moved (`parameter.data = …`), or the optimizer was given more of them."""
@@ -123,18 +128,29 @@ class _StateOfParameters(dict[Any, Any]):
         return self._optimizer.state[self._parameter_of[stand_in]]
 
 
+def late_divisor(flat: Any, world_size: int) -> int:
+    """What a sum over ranks is divided by when it has come; 1: gradients must be divided before, as DDP does.
+
+    Among 2, 4, 8, … ranks it gives the same bits, and while other gradients travel; but float16 may overflow.
+    """
+    is_power_of_two = world_size & (world_size - 1) == 0
+    return world_size if is_power_of_two and flat.dtype is not torch.float16 else 1
+
+
 def is_stepped_in_parts(optimizer: Any) -> bool:
     """Whether its parameters change before its `step()` is called."""
     return optimizer in _in_parts
 
 
-def check_kind(optimizer: Any, compress: str | None, option: str) -> None:
+def check_kind(model: Any, optimizer: Any, compress: str | None, option: str) -> None:
     """Raises where `option` of `wrap` cannot be had: it updates parameters in parts."""
     why = None
     if optimizer is None:
         why = "It updates parameters as their averaged gradients come, and no optimizer was given."
     elif compress is not None:
         why = f"compress={compress!r} averages in its own way."
+    elif has_sparse_gradients(model):
+        why = "The model has sparse gradients."
     elif type(optimizer) not in KINDS:
         why = f"{type(optimizer).__name__} may not treat every parameter by itself, as torch's SGD, Adam and AdamW do."
     if why is not None:
