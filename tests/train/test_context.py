@@ -176,3 +176,95 @@ def test_a_second_model_is_saved_under_names_of_its_own(tmp_path):
     assert all(torch.equal(now, then) for now, then in zip(restored, saved, strict=True))
     with pytest.raises(TopoutError, match="2 models were wrapped"):
         ctx.evaluate(lambda batch: {}, [])
+
+
+KEPT = """
+import json, os
+import torch
+from torch import nn
+import topout
+from topout.schema.errors import TopoutError
+from topout.train.context import Context
+
+ctx = topout.init()
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.ones(8, 4))
+
+
+model = nn.Linear(4, 2)
+stream = torch.utils.data.DataLoader(Stream(), batch_size=4)
+optimizer = torch.optim.Adam(model.parameters())
+model, optimizer, stream = ctx.wrap(model, optimizer, stream, own_share=True)
+said = {}
+try:
+    ctx.checkpoint("saved", every=2, model=nn.Linear(1, 1))
+except TopoutError as error:
+    said["taken"] = str(error)
+try:
+    overlapped = nn.Linear(4, 2)
+    other = Context(ctx.place)
+    other.wrap(overlapped, torch.optim.SGD(overlapped.parameters(), 0.1), overlap_forward=True)
+    other.noise_scale()
+except TopoutError as error:
+    said["noise"] = str(error)
+try:
+    ctx.wrap(nn.EmbeddingBag(4, 2, sparse=True), compress="int8")
+except TopoutError as error:
+    said["sparse"] = str(error)
+saved = ctx.checkpoint("saved", every=2)
+for x in [*stream, *stream]:
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    saved.step()
+# without saved.close()
+ctx.close()
+said["steps"] = sorted(os.listdir("saved"))
+print(json.dumps(said), flush=True)
+"""
+
+
+def test_what_the_context_made_is_finished_with_it(run_ranks):
+    for ended in run_ranks(KEPT, 2):
+        assert ended.code == 0, ended.stderr
+        assert ended.said["steps"] == ["step-000000000002", "step-000000000004"]
+        assert "model= is the name of what wrap was given" in ended.said["taken"]
+        assert "sparse gradients" in ended.said["sparse"]
+        assert "cannot be had with overlap_forward=True" in ended.said["noise"]
+
+
+FROZEN_NORM = """
+import json
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import topout
+
+ctx = topout.init()
+
+
+def trained(wrap):
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(8):
+        model.train()
+        if step >= 4:
+            model.module[1].eval()
+        x = torch.randn(8, 2, generator=torch.Generator().manual_seed(10 * step + ctx.rank)) + 3 * ctx.rank
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+ours = trained(lambda model: ctx.wrap(model, buckets="default"))
+print(json.dumps(all(map(torch.equal, ours, trained(DistributedDataParallel)))))
+"""
+
+
+def test_statistics_that_are_frozen_later_are_those_of_rank_0(run_ranks):
+    assert [ended.said for ended in run_ranks(FROZEN_NORM, 2)] == [True, True]

@@ -98,6 +98,9 @@ def test_the_model_rests_meanwhile_and_is_then_as_before(data: TensorDataset) ->
     [
         ([5, 5], "returned a int"),
         ([{"a": "text"}, {"a": "text"}], "'a' is a str"),
+        ([{"a": mean(torch.ones(4), 4)}] * 2, r"'a' is a mean of a Tensor of shape \(4,\)"),
+        ([{"a": mean("text", 4)}] * 2, "'a' is a mean of a str"),
+        ([{"a": per_sample(["x", "y"])}] * 2, "'a' is a list"),
         ([{"a": 1}, {"a": mean(1.0, 2)}], "'a' is a number for one batch and a mean for another"),
         ([{"a": torch.ones(2)}, {"a": torch.ones(3)}], r"shapes \[\(2,\), \(3,\)\]"),
         ([{"a": torch.ones(2, dtype=torch.int8)}, {"a": torch.ones(1, dtype=torch.int8)}], "do not fit together"),

@@ -160,7 +160,7 @@ def update(gradient):
 update(torch.zeros_like(model.weight))
 checkpoints.save()
 gradient = torch.ones_like(model.weight)
-checkpoints.num_steps = 1
+checkpoints.num_steps = 2
 torch.cuda.synchronize()
 checkpoints.save()
 update(gradient)

@@ -47,6 +47,7 @@ class Context:
         self._owns_group = owns_group
         self._models: list[Any] = []
         self._overlaps: list[ForwardOverlap] = []
+        self._checkpoints: list[Checkpoints] = []
         self._parts: dict[str, Any] = {}
         """What was wrapped, by the names it has in a checkpoint."""
         self.tuning: Autotune | None = None
@@ -97,7 +98,7 @@ class Context:
         `overlap_forward`: gradients travel on while the next forward runs; for slow links on CPUs (docs/step.md).
         `own_share`: the loader gives this rank its own part already.
         """
-        _check_choices(buckets, compress)
+        _check_choices(model, buckets, compress)
         if early_update or overlap_forward:
             check_kind(model, optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
         if overlap_forward:
@@ -126,7 +127,9 @@ class Context:
             from topout.train.sharding import shard
 
             loader = shard(loader, self.place, seed=self.seed, own_share=own_share)
-        self._remember(model=wrapped, optimizer=optimizer, loader=loader, compression=compressor)
+        # one that deals out its samples by itself may have no position to keep
+        kept = loader if callable(getattr(loader, "state_dict", None)) else None
+        self._remember(model=wrapped, optimizer=optimizer, loader=kept, compression=compressor)
         given = [thing for thing in (wrapped, optimizer, loader) if thing is not None]
         return given[0] if len(given) == 1 else tuple(given)
 
@@ -164,9 +167,17 @@ class Context:
         """
         from topout.train.checkpoint import Checkpoints
 
+        taken = [name for name, part in more.items() if self._parts.get(name, part) is not part]
+        if taken:
+            raise TopoutError(
+                f"{taken[0]}= is the name of what wrap was given.",
+                why="A checkpoint would hold the one under that name, and not the other.",
+                do=f"another name, such as {taken[0]}_2=",
+            )
         state = self._parts | more
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
+        self._checkpoints.append(made)
         return made
 
     def noise_scale(
@@ -185,6 +196,12 @@ class Context:
         """
         from topout.train.noise_scale import NoiseScale
 
+        if self._overlaps:
+            raise TopoutError(
+                "The gradient noise scale cannot be had with overlap_forward=True.",
+                why="It is measured from gradients after backward, and there they still travel.",
+                do="leave out overlap_forward=True; early_update=True may stay",
+            )
         if "optimizer" not in self._parts or len(self._models) != 1:
             raise TopoutError(
                 "There is no one model and optimizer whose gradients could be watched.",
@@ -236,7 +253,11 @@ class Context:
             overlap.wait()
 
     def close(self) -> None:
+        """Checkpoints are finished before: their writers meet in the group that is left here."""
         self.wait()
+        for checkpoints in self._checkpoints:
+            checkpoints.close()
+        self._checkpoints = []
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
             self._owns_group = False
@@ -299,7 +320,7 @@ def _takes_its_share(loader: Any, place: Place) -> bool:
     return world_size is not None
 
 
-def _check_choices(buckets: str | float, compress: str | None) -> None:
+def _check_choices(model: Any, buckets: str | float, compress: str | None) -> None:
     is_limit = isinstance(buckets, (int, float)) and not isinstance(buckets, bool) and buckets > 0
     if buckets not in BUCKETS and not is_limit:
         raise TopoutError(
@@ -311,6 +332,12 @@ def _check_choices(buckets: str | float, compress: str | None) -> None:
         raise TopoutError(
             f"compress={compress!r} is no compression.",
             why="It is one of " + ", ".join(map(repr, ("auto", *CODECS))) + ", or None.",
+            do="leave it out to average gradients as they are",
+        )
+    if compress is not None and has_sparse_gradients(model):
+        raise TopoutError(
+            f"compress={compress!r} cannot be had here.",
+            why="The model has sparse gradients.",
             do="leave it out to average gradients as they are",
         )
 

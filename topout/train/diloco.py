@@ -44,6 +44,7 @@ class DiLoCo:
         self._model = model
         self._has_news = False
         broadcast(model_tensors(model), place)
+        self._inner = inner_optimizer
         self._parameters = trained_parameters(model, inner_optimizer)
         self._meeting_point = [parameter.detach().clone() for parameter in self._parameters]
         self._outer = torch.optim.SGD(
@@ -65,6 +66,12 @@ class DiLoCo:
             self.meet()
 
     def meet(self) -> None:
+        if [id(p) for p in trained_parameters(self._model, self._inner)] != [id(p) for p in self._parameters]:
+            raise TopoutError(
+                "The inner optimizer holds other parameters than when DiLoCo was made.",
+                why="Those that were added (add_param_group) have no point at which ranks met, and would part ways.",
+                do="give the inner optimizer all of them, and make those that shall rest requires_grad_(False)",
+            )
         with torch.no_grad():
             self.bytes_averaged += average(self._parameters, self.place)
             self.bytes_averaged += average_buffers(self._model, self.place)

@@ -32,7 +32,7 @@ class FiniteLoss:
         self._asked: _Question | None = None
 
     def add(self, loss: Any, step: int) -> None:
-        self._losses[len(self._steps)].copy_(loss.detach())
+        self._losses[len(self._steps)].copy_(loss.detach().reshape(()))
         self._steps.append(step)
         if len(self._steps) == len(self._losses):
             self._hear()

@@ -9,6 +9,7 @@ the sum is then the one that a loop in one process makes. Not for a metric that 
 `per_sample` and compute it of the whole.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,11 +114,12 @@ _SAID = {"sum": "a number", "mean": "a mean", "whole": "a tensor of whole number
 
 def _understood(name: str, value: Any) -> tuple[str, Any]:
     # all of them copies: the next batch may be computed into the same memory, as by compiled models
-    if isinstance(value, Mean):
+    if isinstance(value, Mean) and _is_one_number(value.value):
         return "mean", replace(value, value=value.value.detach().clone()) if _is_tensor(value.value) else value
     is_rows = isinstance(value, PerSample)
     inner = value.values if isinstance(value, PerSample) else value
-    if isinstance(inner, np.ndarray | list) and (is_rows or isinstance(inner, np.ndarray)):
+    is_text = isinstance(inner, list) and any(isinstance(one, str) for one in inner)
+    if not is_text and isinstance(inner, np.ndarray | list) and (is_rows or isinstance(inner, np.ndarray)):
         inner = torch.as_tensor(inner)
     if _is_tensor(inner) and not inner.is_complex():
         if is_rows:
@@ -129,10 +131,23 @@ def _understood(name: str, value: Any) -> tuple[str, Any]:
     if isinstance(inner, int | float | np.integer | np.floating | np.bool_) and not is_rows:
         return "sum", inner
     raise TopoutError(
-        f"{name!r} is a {type(inner).__name__}, which cannot be put together over batches.",
+        f"{name!r} is a {_kind(inner)}, which cannot be put together over batches.",
         why="Numbers and tensors are summed; mean(value, count) and per_sample(tensor) say what else to do.",
         do=f"return a number, a tensor, mean(...) or per_sample(...) as {name!r}",
     )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mean):
+        sizes = f" of shape {tuple(value.value.shape)}" if _is_tensor(value.value) else ""
+        return f"mean of a {type(value.value).__name__}{sizes}"
+    return type(value).__name__
+
+
+def _is_one_number(value: Any) -> bool:
+    if _is_tensor(value) or isinstance(value, np.ndarray):
+        return bool(math.prod(value.shape) == 1)
+    return isinstance(value, int | float | np.integer | np.floating | np.bool_)
 
 
 def _is_tensor(value: Any) -> bool:

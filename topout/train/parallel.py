@@ -39,15 +39,16 @@ def data_parallel(
 
 
 class LazyStatistics(DistributedDataParallel):  # type: ignore[misc]
-    """DDP that brings rank 0's statistics of BatchNorm to the others when they are read: in evaluation."""
+    """DDP that brings rank 0's statistics of BatchNorm to the others when they are read: where one is in evaluation."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.forward_sync_buffers = not self.training
+        # in a tuple: these modules have their places already
+        self._norms = (*(module for module in self.module.modules() if isinstance(module, _NormBase)),)
 
-    def train(self, mode: bool = True) -> Any:
-        self.forward_sync_buffers = not mode
-        return super().train(mode)
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        self.forward_sync_buffers = not all(norm.training for norm in self._norms)
+        return super().forward(*inputs, **kwargs)
 
 
 def is_distributed(model: Any) -> bool:

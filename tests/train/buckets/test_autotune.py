@@ -165,3 +165,46 @@ print(json.dumps([count, digest(model), sorted(tried)]))
     assert said[0][0] <= 50
     assert said[0][2] == ["default", "fine", "hierarchical"]
     assert all(one == said[0] for one in said)
+
+
+def test_a_hook_of_the_script_is_not_dropped(run_ranks, own_cache):
+    source = (
+        MODEL
+        + """
+from torch.futures import Future
+calls = []
+def doubled(state, bucket):
+    calls.append(bucket.index())
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+model = ctx.wrap(net)
+model.register_comm_hook(None, doubled)
+counts = []
+for step in range(9):
+    model.zero_grad()
+    model(torch.ones(4, 128)).square().mean().backward()
+    counts.append(len(calls))
+print(json.dumps([counts == sorted(set(counts)), ctx.tuning.is_settled, ctx.tuning.chosen]))
+"""
+    )
+    assert [ended.said for ended in run_ranks(source, 2, env=own_cache)] == [[True, True, None]] * 2
+
+
+def test_a_forward_that_only_one_rank_makes_is_not_counted(run_ranks, own_cache):
+    source = (
+        MODEL
+        + """
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+model, optimizer = ctx.wrap(net, optimizer)
+for step in range(12):
+    if step == 2 and ctx.is_first:
+        model(torch.randn(4, 128))
+    optimizer.zero_grad()
+    model(torch.randn(4, 128)).square().mean().backward()
+    optimizer.step()
+print(json.dumps([digest(model), ctx.tuning.is_settled, ctx.tuning.chosen]))
+"""
+    )
+    first, second = (ended.said for ended in run_ranks(source, 2, env=own_cache))
+    assert first == second
+    assert first[1:] == [True, None]

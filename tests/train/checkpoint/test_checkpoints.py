@@ -244,3 +244,46 @@ def test_a_folder_that_cannot_be_written_is_named(training: MakeTraining, tmp_pa
 def test_wrong_options_are_refused(training: MakeTraining, options: dict[str, Any]) -> None:
     with pytest.raises(TopoutError):
         training(**options)
+
+
+def test_without_step_the_steps_of_the_optimizer_are_counted(training: MakeTraining, tmp_path: Path) -> None:
+    made = training(every=None)
+    for _ in range(3):
+        made.optimizer.zero_grad()
+        made.model(torch.randn(5, 4)).square().mean().backward()
+        made.optimizer.step()
+        made.checkpoints.save()
+        # nothing has happened since
+        made.checkpoints.save()
+    made.close()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        f"step-{number:012d}" for number in (1, 2, 3)
+    ]
+
+
+def test_a_run_keeps_its_own_kernels(training: MakeTraining) -> None:
+    training().take(2).close()
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    fused = training(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1, fused=True))
+    fused.checkpoints.restore()
+    assert fused.optimizer.param_groups[0]["fused"] is True
+    fused.take(1).close()
+
+
+def test_a_further_module_may_come_and_go(training: MakeTraining) -> None:
+    before = training(state={"average": nn.Linear(2, 2)}).take(2).close()
+    alone = training()
+    alone.checkpoints.restore()
+    assert all(map(torch.equal, before.values(), alone.values()))
+    alone.take(2).close()
+    again = training()
+    again.checkpoints.restore()
+    assert all(map(torch.equal, alone.values(), again.values()))
+
+
+def test_parameters_that_nobody_would_save_are_refused(training: MakeTraining) -> None:
+    model, loss = nn.Linear(4, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    with pytest.raises(TopoutError, match="trains 2 parameters that no module of the checkpoint holds"):
+        training(model=model, optimizer=optimizer)
+    training(model=model, optimizer=optimizer, state={"loss": loss}).close()

@@ -79,6 +79,15 @@ def test_an_optimizer_of_another_model_is_refused():
         DiLoCo(nn.Linear(2, 2), other, alone())
 
 
+def test_parameters_that_join_later_are_refused():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    local = DiLoCo(model, optimizer, alone())
+    optimizer.add_param_group({"params": [model.bias]})
+    with pytest.raises(TopoutError, match="holds other parameters than when DiLoCo was made"):
+        local.meet()
+
+
 def test_a_state_of_another_model_is_refused():
     def made(width):
         model = nn.Linear(width, 2)

@@ -72,6 +72,11 @@ out = norm(part)
 (out * part.detach().square()).sum().backward()
 found["batch norm"] = [out.tolist(), part.grad.tolist(), norm.running_mean.tolist(), norm.running_var.tolist()]
 
+half = hvd.SyncBatchNorm(1)
+# sums of these are beyond float16
+out = half((part.detach() + 100).half().repeat(400, 1))
+found["half"] = [str(out.dtype), bool(out.isfinite().all()), half.running_mean.item()]
+
 found["other shapes"] = problem(hvd.allreduce, torch.ones(rank + 1))
 found["other types"] = problem(hvd.allreduce, torch.ones(1, dtype=torch.float64 if rank else torch.float32))
 found["adasum"] = problem(hvd.allreduce, mine, op=hvd.Adasum)

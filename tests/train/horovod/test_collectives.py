@@ -86,6 +86,8 @@ def test_batch_norm_over_ranks_is_batch_norm_of_the_whole_batch(found) -> None:
     for one in found:
         torch.testing.assert_close(torch.tensor(one["batch norm"][2]), norm.running_mean)
         torch.testing.assert_close(torch.tensor(one["batch norm"][3]), norm.running_var)
+        # a tenth of the mean of 100 to 107
+        assert one["half"] == ["torch.float16", True, pytest.approx(10.35)]
 
 
 @pytest.mark.parametrize(

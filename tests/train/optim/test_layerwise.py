@@ -310,3 +310,16 @@ def test_autograd_notices_that_weights_have_changed():
     LARS([weight], 0.1, implementation="native").step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lars_without_momentum_is_plain_descent_at_its_rates(dtype):
+    weight = torch.nn.Parameter(torch.full((4, 3), 2.0, dtype=dtype))
+    bias = torch.nn.Parameter(torch.full((3,), 2.0, dtype=dtype))
+    optimizer = LARS([weight, bias], lr=0.5, momentum=0.0, weight_decay=0.0, implementation="torch")
+    for parameter in (weight, bias):
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    # the weight's own rate is small, a bias has none
+    assert bias.tolist() == [1.5] * 3
+    assert 1.99 < float(weight.detach().min()) == float(weight.detach().max()) < 2.0

@@ -8,7 +8,8 @@ alike, from the slowest rank's times. It only changes which gradients travel tog
 more ranks the order of additions and thus the last bit may change, so runs that must be reproducible bit for bit say
 `buckets="default"`.
 
-Not for modules whose forwards and backwards do not alternate, or that leave parameters out: it notices and stays away.
+Not for modules whose forwards and backwards do not alternate, that leave parameters out, or that the script has given a
+communication hook of its own: it notices and stays away.
 """
 
 import sys
@@ -54,6 +55,7 @@ class Autotune:
         self._ddp, self._place, self._say = ddp, place, say
         self._hooks, self._plain, self._remembered = hooks or {}, plain, remembered
         self._parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+        self._num_hooks = len(getattr(ddp, "_comm_hooks", ()))
         self._num_forwards = self._num_backwards = 0
         self._is_paired = True
         self._ready: ReadyTimes | None = None
@@ -94,6 +96,10 @@ class Autotune:
         if module._join_config.enable:
             self.leave()
             return
+        if self._num_backwards < self._num_forwards:
+            # one more forward, perhaps on this rank alone: only what averaged is counted, which is the same on all
+            self._is_paired = False
+            return
         self._is_paired &= self._num_backwards == self._num_forwards
         self._num_forwards += 1
         if self._num_forwards == FIRST_RECORDED:
@@ -109,7 +115,8 @@ class Autotune:
         assert self._ready is not None
         ready, self._ready = self._ready, None
         ready.detach()
-        if not all_agree(self._is_paired and ready.is_whole and can_regroup(self._ddp), self._place):
+        may_regroup = can_regroup(self._ddp) and not self._has_foreign_hook()
+        if not all_agree(self._is_paired and ready.is_whole and may_regroup, self._place):
             self.leave()
             return
         seen = [[gradient.num_bytes, gradient.ready_s] for gradient in ready.gradients()]
@@ -138,11 +145,21 @@ class Autotune:
         return Grouping(name=str(told["name"]), limits=limits, hook=hook)
 
     def _begin_block(self) -> None:
-        grouping = self._candidates[self._turns[len(self._times_s)]]
-        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
+    def _regroup(self, grouping: Grouping) -> None:
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        self._num_hooks = len(self._ddp._comm_hooks)
+
+    def _has_foreign_hook(self) -> bool:
+        """Whether the script has registered a communication hook since, which regrouping would drop."""
+        return len(self._ddp._comm_hooks) != self._num_hooks
+
     def _go_on(self) -> None:
+        if self._has_foreign_hook():
+            self.leave()
+            return
         self._starts_s.append(self._now_s())
         if len(self._starts_s) < trial.NUM_SETTLING + trial.NUM_MEASURED:
             return
@@ -172,7 +189,7 @@ class Autotune:
         self._settle(self._candidates[choice.candidate if is_paired else 0])
 
     def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
-        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        self._regroup(grouping)
         self.chosen = grouping
         self.leave()
         if self._remembered is not None and not from_memory and self._place.is_first:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
@@ -82,6 +84,10 @@ class Checkpoints:
         for entry in self._entries:
             if isinstance(entry, OptimizerEntry):
                 self._staging.watch(entry.optimizer)
+        self._counts_steps, self._num_uncounted = False, 0
+        first = next((part for part in state.values() if isinstance(part, torch.optim.Optimizer)), None)
+        if first is not None:
+            first.register_step_post_hook(self._count)
         self._place = place
         self._plan: tuple[tuple[Any, ...], Layout] | None = None
         self._writing: Writing | None = None
@@ -121,13 +127,19 @@ class Checkpoints:
     def step(self) -> None:
         """Once after each optimizer step."""
         self.num_steps += 1
+        self._counts_steps = True
         if self._writing is not None and self._writing.is_done:
             self._settle()
         if self._pace.is_due(self.num_steps):
             self._take()
 
     def save(self) -> None:
-        """Now, whether due or not; it is written when `close` returns or the next one begins."""
+        """Now, whether due or not; it is written when `close` returns or the next one begins.
+
+        Where the script calls no `step()`, steps of its optimizer are counted.
+        """
+        if self._last_taken in (None, self.num_steps) and not self._counts_steps:
+            self.num_steps += self._num_uncounted
         if self._last_taken != self.num_steps:
             self._take()
 
@@ -165,8 +177,11 @@ class Checkpoints:
             layout=layout, image=self._staging.image, folder=self._store.writing(self.num_steps, self._token),
         )  # fmt: skip
         self._writing = Writing(snapshot, self._store, self._writers, self._retire)
-        self._last_taken = self.num_steps
+        self._last_taken, self._num_uncounted = self.num_steps, 0
         self._pace.begin(self.num_steps)
+
+    def _count(self, *_: Any) -> None:
+        self._num_uncounted += 1
 
     def _layout(self, captured: Captured, error: TopoutError | None) -> Layout:
         """The plan in use, or a new one where a tensor has changed on any rank; checks that all are at one step."""

@@ -82,7 +82,14 @@ def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -
         for name, parameter in entry.parameters().items()
     }
     wanted = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    return names if all(number in names for number in wanted) else None
+    num_held = sum(number in names for number in wanted)
+    if 0 < num_held < len(wanted):
+        raise TopoutError(
+            f"The optimizer trains {len(wanted) - num_held} parameters that no module of the checkpoint holds.",
+            why="Only its momenta would be saved, and not these parameters, such as those of a loss that learns.",
+            do="pass their module, too: ctx.checkpoint(..., criterion=criterion)",
+        )
+    return names if num_held == len(wanted) else None
 
 
 class ModuleEntry:

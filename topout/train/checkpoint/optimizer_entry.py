@@ -53,6 +53,7 @@ class OptimizerEntry:
         }
 
     def ask(self, tree: Any, source: Source) -> None:
+        tree = self._under_own_names(tree)
         self._check(tree)
         parameters = self._parameters()
         number_of = {self._names[id(parameter)]: number for number, parameter in enumerate(parameters)}
@@ -66,6 +67,9 @@ class OptimizerEntry:
                     self._rooms.append((parameter, key, kept))
         beside = decoded(tree["beside"], source.fresh)
         groups = decoded(tree["groups"], source.fresh)
+        for group, own in zip(groups, self.optimizer.param_groups, strict=False):
+            # which kernels are used is this run's choice
+            group |= {name: own[name] for name in ("fused", "foreach") if name in own}
         for group in groups:
             group["params"] = [number_of[name] for name in group["params"]]
         self._loaded = {"state": {**state, **beside["state"]}, "param_groups": groups, **beside["rest"]}
@@ -78,6 +82,20 @@ class OptimizerEntry:
                 # torch casts state to the parameter's type: float32 moments of bfloat16 weights would lose bits
                 self.optimizer.state[parameter][key] = kept.to(now.device)
         self._loaded, self._rooms = {}, []
+
+    def _under_own_names(self, tree: Any) -> Any:
+        """Names begin with their module's where the state has several, and it may have had more or fewer then."""
+        own = {self._names[id(parameter)] for parameter in self._parameters()}
+        saved = {name for group in tree["groups"] for name in group["params"]}
+        (firsts, more), (saved_firsts, saved_more) = _parted(own), _parted(saved)
+        if len(saved_firsts) == 1 and saved_more == own:
+            rename = {f"{saved_firsts[0]}.{name}": name for name in own}
+        elif len(firsts) == 1 and more == saved:
+            rename = {name: f"{firsts[0]}.{name}" for name in saved}
+        else:
+            return tree
+        groups = [{**group, "params": [rename[name] for name in group["params"]]} for group in tree["groups"]]
+        return {**tree, "state": {rename[name]: value for name, value in tree["state"].items()}, "groups": groups}
 
     def _check(self, tree: Any) -> None:
         saved_groups = [set(group["params"]) for group in tree["groups"]]
@@ -110,3 +128,8 @@ def _listed(names: set[str], most: int = 5) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - most} more" if len(shown) > most else ""
     return (", ".join(shown[:most]) + more) or "nothing"
+
+
+def _parted(names: set[str]) -> tuple[list[str], set[str]]:
+    """First parts of names, and what follows them."""
+    return list({name.partition(".")[0] for name in names}), {name.partition(".")[2] for name in names}

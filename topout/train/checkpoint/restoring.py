@@ -76,13 +76,15 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
     place, manifest = agreement.place, found.manifest
     is_same_world = manifest.world_size == place.world_size
     trees: dict[str, Any] = {}
+    begun: list[str] = []
     source = Source(manifest.sizes())
     error = None
     try:
         # at another number of ranks all go on from rank 0's
         name = manifests.tree_name(place.rank if is_same_world else 0)
         trees = json.loads((found.folder / name).read_bytes())
-        _check_entries(entries, trees)
+        begun = _check_entries(entries, trees)
+        entries = [entry for entry in entries if entry.name not in begun]
         for entry in entries:
             entry.ask(trees[entry.name], source)
     except Exception as raised:  # whatever it is, the other ranks must not wait
@@ -97,6 +99,7 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
     agreement.raise_if_any(error)
     unused = [name for name in trees if name != RANDOM and name not in {entry.name for entry in entries}]
     notes = [f"the checkpoint's {name} is not used: state has none" for name in unused]
+    notes += [f"the checkpoint knows no {name}, which begins anew" for name in begun]
     if is_same_world:
         random_state.restore(decoded(trees[RANDOM], torch.empty), place.device)
     else:
@@ -108,14 +111,18 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
     return notes
 
 
-def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> None:
+def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> list[str]:
+    """Those that the checkpoint does not have and that may begin anew: one rank compresses nothing."""
     missing = [entry.name for entry in entries if entry.name not in trees]
+    begun = [name for name in missing if name.partition("-")[0] == "compression"]
+    missing = [name for name in missing if name not in begun]
     if missing:
         raise TopoutError(
             f"The checkpoint knows no {', '.join(missing)}.",
             why=f"It was saved with {', '.join(name for name in trees if name != RANDOM)}.",
             do="give state the names it was saved with, or leave these out until restore() has returned",
         )
+    return begun
 
 
 def _as_error(raised: Exception, problem: str) -> TopoutError:

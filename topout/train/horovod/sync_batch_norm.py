@@ -32,14 +32,17 @@ class SyncBatchNorm(_BatchNorm):  # type: ignore[misc]
         uses_batch = self.training or not self.track_running_stats
         if not uses_batch or world.size() == 1:
             return super().forward(value)
+        # in float32 at least: sums over half-size numbers overflow
+        given = value.dtype
+        value = value.to(torch.promote_types(given, torch.float32))
         mean, variance, count = self._statistics(value)
         if self.training and self.track_running_stats:
             self._follow(mean.detach(), variance.detach() * (count / (count - 1).clamp(min=1)))
         shape = [1, -1] + [1] * (value.dim() - 2)
         normal = (value - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
-        if self.weight is None:
-            return normal
-        return normal * self.weight.view(shape) + self.bias.view(shape)
+        if self.weight is not None:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(given)
 
     def _statistics(self, value: Any) -> tuple[Any, Any, Any]:
         """Two passes, since a mean of squares loses what a large mean hides."""

@@ -34,7 +34,8 @@ def whole_step(rule: Rule, slots: Sequence[Slot]) -> Any:
 
 def _step_plain_ones(rule: Rule, slots: Sequence[Slot]) -> set[int]:
     """Steps the tensors that do not adapt in one call of SGD's or AdamW's kernel; their numbers."""
-    kernel = _fused_sgd if rule.method == "lars" else _fused_adamw
+    # SGD's kernel without momentum wants no place for it
+    kernel = (_fused_sgd if rule.beta1 > 0 else None) if rule.method == "lars" else _fused_adamw
     is_alike = [not s.adapts and s.is_flat and s.decay == 0 and s.weights.dtype == torch.float32 for s in slots]
     plain = [
         number
@@ -91,7 +92,8 @@ def _update(rule: Rule, slot: Slot, ratio: float, direction: Any) -> None:
         slot.weights.add_(direction, alpha=-rule.rate * ratio)
         return
     inner, outer = (ratio, rule.rate) if rule.rate_is_outside else (rule.rate * ratio, 1.0)
-    if _fused_sgd is not None and slot.is_flat and _have_one_dtype(slot) and inner > _SMALLEST_INNER:
+    has_kernel = _fused_sgd is not None and rule.beta1 > 0
+    if has_kernel and slot.is_flat and _have_one_dtype(slot) and inner > _SMALLEST_INNER:
         _sgd([slot], rule, inner=inner, outer=outer)
         return
     slot.first.mul_(rule.beta1).add_(slot.gradient, alpha=inner)

@@ -72,12 +72,20 @@ def _prepare(torch: ModuleType) -> None:
 def _wrap_backward(torch: Any, session: Any) -> None:
     original = torch.autograd.backward
 
+    is_inside = False
+
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if not session.is_on:
+        nonlocal is_inside
+        if not session.is_on or is_inside:
+            # activation checkpointing calls it for its parts, on whatever thread: the outermost one is the script's
             return original(*args, **kwargs)
         session.before_backward()
-        result = original(*args, **kwargs)
+        is_inside = True
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            is_inside = False
         session.after_backward()
         return result
 
@@ -91,7 +99,7 @@ def _follow_optimizers(torch: Any, session: Any) -> None:
     @functools.wraps(original)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        session.optimizers[self] = None
+        session.follow(self)
 
     optimizer_class.__init__ = initialise
 
@@ -167,8 +175,14 @@ def _save_once(torch: Any, session: Any) -> None:
 
     @functools.wraps(original)
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (session.is_on and session.has_begun and isinstance(f, str | os.PathLike)):
+        if not (session.is_on and isinstance(f, str | os.PathLike)):
             return original(obj, f, *args, **kwargs)
+        if not session.has_begun:
+            # the same on all ranks, which may not have met yet: whoever reads it finds one of them whole
+            own = f"{os.fspath(f)}.{os.environ.get('RANK')}.{os.getpid()}"
+            original(obj, own, *args, **kwargs)
+            os.replace(own, f)  # noqa: PTH105
+            return None
         if session.place().is_first:
             original(obj, f, *args, **kwargs)
         # who reads it next must find it whole

@@ -6,17 +6,20 @@ sharded loader that came to its end without one.
 """
 
 import functools
+import zlib
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 
 from topout.schema.errors import TopoutError
+from topout.train.fusion.agreement import gather_numbers
 from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
 from topout.train.sharding import ShardedLoader, shard
 
-_TWIN, _LINE = "_topout_ddp_twin", "_topout_ddp_line"
+_TWIN, _LINE, _WAS_SHARDED = "_topout_ddp_twin", "_topout_ddp_line", "_topout_ddp_was_sharded"
 
 
 def install(session: Session) -> None:
@@ -44,7 +47,8 @@ def _share_out(session: Session) -> None:
         if not session.is_on or isinstance(self, ShardedLoader):
             return original(self)
         line = self.__dict__.get(_LINE, script_line())
-        if not is_training(self, session):
+        self.__dict__[_WAS_SHARDED] = is_training(self, session)
+        if not self.__dict__[_WAS_SHARDED]:
             return _Whole(original(self), session, line)
         twin = _twin(self, session)
         session.begin_training()
@@ -55,14 +59,15 @@ def _share_out(session: Session) -> None:
 
 
 def _shorten(session: Session) -> None:
-    """A schedule is often made from `len(loader)` before the first batch."""
+    """A schedule is often made from `len(loader)` before the first batch, and a mean over it after the last."""
     original = DataLoader.__len__
 
     @functools.wraps(original)
     def length(self: Any) -> int:
-        if not session.is_on or isinstance(self, ShardedLoader) or not is_training(self, session):
+        if not session.is_on or isinstance(self, ShardedLoader):
             return int(original(self))
-        return int(original(_twin(self, session)))
+        is_sharded = self.__dict__.get(_WAS_SHARDED, is_training(self, session))
+        return int(original(_twin(self, session) if is_sharded else self))
 
     DataLoader.__len__ = length
 
@@ -77,8 +82,26 @@ def is_training(loader: Any, session: Session) -> bool:
 def _twin(loader: Any, session: Session) -> Any:
     """Past `DataLoader.__setattr__`, which refuses what it does not know."""
     if _TWIN not in loader.__dict__:
+        _check_same_samples(loader, session)
         loader.__dict__[_TWIN] = shard(loader, session.place(), seed=session.seed)
     return loader.__dict__[_TWIN]
+
+
+def _check_same_samples(loader: Any, session: Session) -> None:
+    """A split by chance after the first batch: ranks have random numbers of their own by then."""
+    chosen, dataset = 0, loader.dataset
+    while isinstance(dataset, Subset):
+        chosen = zlib.crc32(repr(list(dataset.indices)).encode(), chosen)
+        dataset = dataset.dataset
+    session.place()
+    rows = gather_numbers([chosen], dist.group.WORLD)
+    other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+    if other is not None:
+        raise TopoutError(
+            f"The data set of the DataLoader at {loader.__dict__.get(_LINE)} has other samples on rank {other}.",
+            why="it was split by chance after training had begun, when each rank has random numbers of its own",
+            do="random_split(…, generator=torch.Generator().manual_seed(0)), or all splits before the first batch",
+        )
 
 
 def _size(loader: Any, session: Session) -> str:

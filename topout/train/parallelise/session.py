@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 from topout.schema.errors import TopoutError
@@ -57,7 +58,7 @@ class Session:
         self.optimizers: WeakKeyDictionary[Any, Averaged | None] = WeakKeyDictionary()
         self.is_joining = False
         self._equal: Any = WeakIdKeyDictionary()
-        """Parameters that are the same on all ranks."""
+        """Parameters and buffers that were made the same on all ranks."""
         self._place: Place | None = None
         self._gradient_group: Any = None
         self._has_begun = False
@@ -88,19 +89,36 @@ class Session:
             self.is_on = False
             self._tell(f"topout: {reason}; --ddp leaves the script alone")
 
+    def follow(self, optimizer: Any) -> None:
+        """A new one; while training goes on its parameters were made from each rank's own random numbers."""
+        self.optimizers[optimizer] = None
+        if self.is_on and self._has_begun:
+            self._equalise(self._parameters())
+
     def begin_training(self) -> None:
         """Before a first batch: one model on all ranks, and from here on other random numbers on each."""
         place = self.place()
-        for parameter in self._parameters():
-            if parameter not in self._equal:
-                self._equal[parameter] = True
-                self._broadcast(parameter)
+        self._equalise(self._parameters())
         if not self._has_begun and place.rank > 0:
             torch.manual_seed(torch.initial_seed() + place.rank)
         self._has_begun = True
 
+    def _equalise(self, tensors: list[Any]) -> None:
+        """Those of rank 0, once for each."""
+        for tensor in tensors:
+            if tensor not in self._equal:
+                self._equal[tensor] = True
+                self._broadcast(tensor)
+
     def _parameters(self) -> list[Any]:
-        return [p for optimizer in list(self.optimizers) for group in optimizer.param_groups for p in group["params"]]
+        found = [p for optimizer in list(self.optimizers) for group in optimizer.param_groups for p in group["params"]]
+        if any(map(is_lazy, found)):
+            raise TopoutError(
+                f"At {script_line()} the optimizer holds parameters of lazy modules, which have no values yet.",
+                why="one model must be on all ranks before the first batch",
+                do="call the model once on a batch before the optimizer is made, or topout run -n 1",
+            )
+        return found
 
     @staticmethod
     def _broadcast(tensor: Any) -> None:
@@ -124,6 +142,12 @@ class Session:
                 f"backward at {line} trains on data that came from no DataLoader.",
                 why="--ddp deals out the samples of DataLoaders; every rank would train on the same data",
                 do="feed the loop from torch.utils.data.DataLoader, or topout run -n 1",
+            )
+        if not self.optimizers:
+            raise TopoutError(
+                f"backward at {line} computes gradients, and there is no optimizer of torch's to average them for.",
+                why="a loop that updates parameters by itself would give each rank a model of its own",
+                do="update with torch.optim, or topout run -n 1",
             )
         self.num_passes += 1
         for optimizer, averaged in list(self.optimizers.items()):
@@ -172,6 +196,9 @@ class Session:
             self.is_evaluating = not is_training
             if self.is_evaluating and self.is_on and self._has_begun:
                 self._make_equal(module)
+            elif self.is_on and self._has_begun:
+                # of a further model: what its optimizer does not hold, too
+                self._equalise([*module.parameters(), *module.buffers()])
 
     def _is_the_model(self, module: Any) -> bool:
         """Whether it holds most of what the optimizers train."""

@@ -1,0 +1,79 @@
+"""What a script does after its first batch, where ranks have random numbers of their own; rank by rank into a file."""
+
+import json
+import os
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+IS_ALONE = "WORLD_SIZE" not in os.environ
+inputs = torch.randn(64, 4)
+DATA = TensorDataset(inputs, inputs.sum(1, keepdim=True))
+FOUND = {}
+
+
+def loader(**options):
+    return DataLoader(DATA, 16 if IS_ALONE else 8, **options)
+
+
+# before the first batch, again and again: whoever reads it must find it whole
+for _ in range(20):
+    torch.save({"weights": torch.ones(1000)}, "first.pt")
+    assert torch.load("first.pt")["weights"].sum() == 1000
+
+# parts of backward call backward themselves, and gradients add up
+first, middle, last = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 1)
+model = nn.ModuleList([first, middle, last])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+model.train()
+batches = loader()
+total = 0.0
+for number, (x, y) in enumerate(batches):
+    if number % 2 == 0:
+        optimizer.zero_grad()
+    hidden = checkpoint(middle, torch.tanh(first(x)), use_reentrant=True)
+    nn.functional.mse_loss(last(hidden), y).backward()
+    total += 1.0
+FOUND["reentrant"] = [parameter.grad.tolist() for parameter in model.parameters()]
+model.eval()
+FOUND["mean"] = total / len(batches)
+
+
+class Features(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("directions", torch.randn(4, 8))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.head(self.frozen(torch.cos(x @ self.directions)))
+
+
+# a second model
+del optimizer
+features = Features()
+optimizer = torch.optim.SGD(features.head.parameters(), lr=0.01)
+features.train()
+for x, y in loader(shuffle=True):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(features(x), y).backward()
+    optimizer.step()
+FOUND["second"] = [value.tolist() for value in features.state_dict().values()]
+
+# one that is made when the first batch has shown its size
+made = None
+for x, y in loader(shuffle=True):
+    if made is None:
+        made = nn.Linear(x.shape[1], 1)
+        optimizer = torch.optim.SGD(made.parameters(), lr=0.01)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(made(x), y).backward()
+    optimizer.step()
+FOUND["made"] = [value.tolist() for value in made.state_dict().values()]
+
+with open(f"later.{os.environ.get('RANK', 'alone')}", "w") as file:
+    json.dump(FOUND, file)

@@ -1,0 +1,85 @@
+"""Under --ddp: what comes after the first batch, where ranks have random numbers of their own, is one model's still."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.parallelise.test_single_device import AS_TWO_RANKS, run
+
+SCRIPT = Path(__file__).with_name("later.py")
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+torch.manual_seed(0)
+DATA = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+"""
+REFUSED = {
+    "there is no optimizer of torch's": """
+model = nn.Linear(4, 1)
+for x, y in DataLoader(DATA, 8, shuffle=True):
+    nn.functional.mse_loss(model(x), y).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+""",
+    "has other samples on rank 1": """
+for fold in range(2):
+    training, validation = random_split(DATA, [48, 16])
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model.train()
+    for x, y in DataLoader(training, 8, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+""",
+    "parameters of lazy modules": """
+model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model.train()
+for x, y in DataLoader(DATA, 8, shuffle=True):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("later")
+    for words in ([str(SCRIPT)], [*AS_TWO_RANKS, str(SCRIPT)]):
+        ended = run(folder, *words)
+        assert ended.returncode == 0, ended.stderr
+    return {name: json.loads((folder / f"later.{name}").read_text()) for name in ("alone", "0", "1")}
+
+
+def test_backward_inside_backward_averages_once(found) -> None:
+    for name in ("0", "1"):
+        for mine, alone in zip(found[name]["reentrant"], found["alone"]["reentrant"], strict=True):
+            torch.testing.assert_close(torch.tensor(mine), torch.tensor(alone))
+
+
+def test_a_mean_over_the_batches_seen_is_one_in_evaluation_too(found) -> None:
+    assert [found[name]["mean"] for name in ("alone", "0", "1")] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["second", "made"])
+def test_a_model_made_later_is_the_same_on_all_ranks(found, kind) -> None:
+    assert found["0"][kind] == found["1"][kind]
+
+
+@pytest.mark.parametrize("problem", REFUSED)
+def test_what_would_give_each_rank_a_model_or_data_of_its_own_is_refused(tmp_path, problem) -> None:
+    (tmp_path / "script.py").write_text(HEAD + REFUSED[problem])
+    ended = run(tmp_path, *AS_TWO_RANKS, "script.py")
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+    assert "script.py:" in ended.stderr and "\n  do   " in ended.stderr
+    assert "Traceback" not in ended.stderr
