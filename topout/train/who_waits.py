@@ -21,7 +21,6 @@ class WhoWaits(TorchFunctionMode):  # type: ignore[misc]
 
     def __init__(self, model: Any, wait: Callable[[], None]) -> None:
         super().__init__()
-        self.num_forwards = 0
         self._model, self._wait = model, wait
         self._called: set[Any] = set()
         self._last: Any = None
@@ -61,7 +60,6 @@ class WhoWaits(TorchFunctionMode):  # type: ignore[misc]
         if self._is_on:
             self.__exit__(None, None, None)
             self._is_on = False
-            self.num_forwards += 1
 
     def __torch_function__(
         self,
@@ -71,8 +69,9 @@ class WhoWaits(TorchFunctionMode):  # type: ignore[misc]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        is_of_its_kind = func.__name__ == "__get__" and not isinstance(result, torch.Tensor)
-        for value in () if is_of_its_kind else _inside((args, kwargs)):
+        # such as its shape: not what is in it
+        is_an_attribute = func.__name__ == "__get__" and not isinstance(result, torch.Tensor)
+        for value in () if is_an_attribute else _inside((args, kwargs)):
             parameter = self._unused.pop(id(value), None)
             if parameter is not None:
                 self._users.setdefault(self._last, []).append(parameter)

@@ -10,11 +10,9 @@ import zlib
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 
 from topout.schema.errors import TopoutError
-from topout.train.fusion.agreement import gather_numbers
 from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
 from topout.train.sharding import ShardedLoader, shard
@@ -93,9 +91,7 @@ def _check_same_samples(loader: Any, session: Session) -> None:
     while isinstance(dataset, Subset):
         chosen = zlib.crc32(repr(list(dataset.indices)).encode(), chosen)
         dataset = dataset.dataset
-    session.place()
-    rows = gather_numbers([chosen], dist.group.WORLD)
-    other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+    other = session.first_that_differs(chosen)
     if other is not None:
         raise TopoutError(
             f"The data set of the DataLoader at {loader.__dict__.get(_LINE)} has other samples on rank {other}.",

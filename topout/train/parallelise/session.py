@@ -212,14 +212,19 @@ class Session:
             self._broadcast(buffer)
         total = sum((p.detach().double().sum() for p in module.parameters()), torch.zeros((), dtype=torch.float64))
         mine = int(total.cpu().reshape(1).view(torch.int64)) if isinstance(total, torch.Tensor) else 0
-        rows = gather_numbers([mine], dist.group.WORLD)
-        other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+        other = self.first_that_differs(mine)
         if other is not None:
             raise TopoutError(
                 f"At {script_line()} rank {other} has other parameters than rank 0.",
                 why="something depends on the rank's own batches, such as a learning rate or a skipped step",
                 do="make it depend on what is equal on all ranks, or topout run -n 1",
             )
+
+    def first_that_differs(self, number: int) -> int | None:
+        """The first rank that has another number than rank 0; all ranks ask together."""
+        self.place()
+        rows = gather_numbers([number], dist.group.WORLD)
+        return next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
 
     def mean(self, value: float) -> float:
         total = torch.tensor([value], dtype=torch.float64)
