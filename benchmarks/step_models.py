@@ -64,6 +64,7 @@ def tiny():
 
 MODELS = {
     "resnet18": (ResNet18, (4, 3, 8, 8)),
+    "resnet18-own": (ResNet18, (4, 3, 8, 8)),
     "deep": (DeepMLP, (32, 64)),
     "wide": (wide, (64, 1024)),
     "tiny": (tiny, (16, 64)),

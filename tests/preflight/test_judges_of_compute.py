@@ -7,6 +7,7 @@ import pytest
 from tests.preflight.samples import FRAMEWORK, built, facts, kernel, named_check
 from topout.preflight.check import Verdict
 from topout.preflight.cpu_peak import cpu_peak, has_one_fma
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN
 from topout.preflight.judges.framework import is_built_for, judge_framework
 from topout.preflight.judges.kernels import judge_kernels, roof_of
 
@@ -136,6 +137,17 @@ def test_the_roof_is_what_was_measured() -> None:
     assert roof.attainable_flops_per_s(kernel("convolution", flops=2e9, moved_bytes=1e9)) == pytest.approx(200e9)
     assert roof.attainable_flops_per_s(kernel("convolution", flops=1e12, moved_bytes=1e9)) == pytest.approx(1e12)
     assert named_check(judge_kernels([host], sweeps=False), "ridge point").value == "10 FLOP/byte"
+
+
+@pytest.mark.parametrize(("without", "verdict"), [(0.5e9, Verdict.FINE), (3e9, Verdict.WARNING)])
+def test_a_backward_that_is_faster_without_onednn_is_named(without: float, verdict: Verdict) -> None:
+    rates = {BY_ONEDNN: 1e9, WITHOUT_ONEDNN: without}
+    both = tuple(kernel(BACKWARD, rate=rate, library=library) for library, rate in rates.items())
+    checks = judge_kernels([facts(kernels=(kernel(rate=1e12), *both))], sweeps=True)
+    check = named_check(checks, BACKWARD)
+    assert check.verdict is verdict
+    assert check.value.startswith("1 GFLOP/s by oneDNN")
+    assert [found.name for found in checks].count(check.name) == 1
 
 
 def test_a_slow_product_is_measured_against_the_peak() -> None:

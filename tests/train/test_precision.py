@@ -51,6 +51,7 @@ def test_auto_is_fp32_on_a_cpu_and_compiles_nothing() -> None:
     [
         {"precision": "float8"},
         {"compile": "fastest"},
+        {"onednn_backward": "sometimes"},
         {"accumulate": 0},
         {"accumulate": 2.5},
         {"check_loss_every": -1},

@@ -10,6 +10,11 @@ FOLDER = "doctor"
 """Of the run folder; each host writes `rank-00000.json` into it."""
 
 
+BACKWARD = "convolution backward"
+BY_ONEDNN, WITHOUT_ONEDNN = "torch by oneDNN", "torch without oneDNN"
+"""The libraries of its two kernels."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What the system grants a process of this user; None is no limit, or not known (see each)."""
@@ -83,13 +88,13 @@ class Kernel:
     """One operation, timed."""
 
     name: str
-    """`matrix product`, `convolution`, `recurrent layer`, `triad` or `copy`."""
+    """`matrix product`, `convolution`, `convolution backward`, `recurrent layer`, `triad` or `copy`."""
     shape: str
     dtype: str
     device: str
     """`cpu`, or the GPU's name."""
     library: str
-    """`torch` or `numpy`."""
+    """`torch` or `numpy`; of a convolution's backward `torch by oneDNN` and `torch without oneDNN`."""
     num_threads: int | None
     flops: float
     moved_bytes: float

@@ -26,8 +26,8 @@ from topout.train.evaluate import mean
 from topout.train.precision import resolved
 
 SWITCHES = (
-    "precision", "channels_last", "compile", "cudnn_benchmark", "fused_optimizer", "tf32", "checkpoint_activations",
-    "accumulate",
+    "precision", "channels_last", "compile", "cudnn_benchmark", "fused_optimizer", "tf32", "onednn_backward",
+    "checkpoint_activations", "accumulate",
 )  # fmt: skip
 
 
@@ -59,6 +59,9 @@ def parse_options(arguments=None):
     parser.add_argument("--no-fused-optimizer", dest="fused_optimizer", action="store_false")
     parser.add_argument("--no-tf32", dest="tf32", action="store_false")
     parser.add_argument("--no-cudnn-benchmark", dest="cudnn_benchmark", action="store_false")
+    parser.add_argument(
+        "--onednn-backward", default=True, type=number_or_word, help="on, off, auto: on CPUs, where it is faster"
+    )
     parser.add_argument(
         "--folded-stem", type=int, choices=(0, 12, 16), help="channels of the first convolution: 16 on a GPU, else 3"
     )

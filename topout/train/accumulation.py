@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from topout.train import precision
+from topout.train.backward_kernels import BackwardKernels
 from topout.train.finite import FiniteLoss
 from topout.train.place import Place
 
@@ -32,6 +33,7 @@ class Stepper:
         place: Place,
         *,
         precision_name: str = "fp32",
+        backward_kernels: BackwardKernels | None = None,
         accumulate: int = 1,
         clip_norm: float | None = None,
         check_loss_every: int = 16,
@@ -45,6 +47,7 @@ class Stepper:
         """Steps of the optimizer so far, those the scaler skipped included."""
         self.scaler = precision.scaler(precision_name, place.device)
         self._device = place.device
+        self._kernels = backward_kernels
         self._num_batches = 0
         self._ends_here = False
         self._skipped = torch.zeros((), device=place.device)
@@ -66,7 +69,8 @@ class Stepper:
         """
         if self._watch is not None:
             self._watch.add(loss, self.step)
-        with self._exchange():
+        kernels = self._kernels.around(self.step) if self._kernels is not None else nullcontext()
+        with self._exchange(), kernels:
             self.scaler.scale(loss / self.accumulate if self.accumulate > 1 else loss).backward()
         if not self._is_last:
             self._num_batches += 1

@@ -22,6 +22,7 @@ from topout.schema.errors import TopoutError
 from topout.train import precision
 from topout.train.accumulation import Stepper
 from topout.train.activations import checkpoint_activations
+from topout.train.backward_kernels import CHOICES, BackwardKernels
 from topout.train.fused import fuse, has_sparse_gradients, like_parameters
 from topout.train.place import Place
 
@@ -43,6 +44,8 @@ class Compute:
     dynamic_shapes: bool | None = None
     """None: torch generalises once a second shape comes; False: a program for each shape, at most 8."""
     cudnn_benchmark: bool = True
+    onednn_backward: bool | str = True
+    """On CPUs: whether oneDNN computes backward, as torch has it, or `auto`: only where that is faster (timed)."""
     fused_optimizer: bool = True
     tf32: bool = True
     checkpoint_activations: Sequence[str] = ()
@@ -56,6 +59,8 @@ class Compute:
         modes = ("auto", True, False, *COMPILE_MODES)
         if self.compile not in modes:
             raise _refusal("compile", self.compile, f"one of {', '.join(map(str, modes))}")
+        if self.onednn_backward not in CHOICES:
+            raise _refusal("onednn_backward", self.onednn_backward, f"one of {', '.join(map(str, CHOICES))}")
         for name, least in (("accumulate", 1), ("check_loss_every", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -97,15 +102,22 @@ class Compute:
         device = device_of(model)
         chosen = precision.resolved(self.precision, device)
         precision.warn_if_emulated(chosen, device)
+        place = place or Place(device=device)
         return Stepper(
             model,
             optimizer,
-            place or Place(device=device),
+            place,
             precision_name=chosen,
+            backward_kernels=self._backward_kernels(chosen, place),
             accumulate=self.accumulate,
             clip_norm=self.clip_norm,
             check_loss_every=self.check_loss_every,
         )
+
+    def _backward_kernels(self, chosen: str, place: Place) -> BackwardKernels | None:
+        if self.onednn_backward is True or place.device.type != "cpu" or chosen != "fp32":
+            return None
+        return BackwardKernels(self.onednn_backward, says=place.rank == 0)
 
     def _how_to_compile(self) -> dict[str, Any]:
         mode = self.compile if self.compile in COMPILE_MODES else None

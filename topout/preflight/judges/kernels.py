@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from topout.preflight.amounts import flops, percent, rate
 from topout.preflight.check import Check, Reading, Verdict, over_hosts, unmeasured
 from topout.preflight.cpu_peak import cpu_peak
-from topout.preflight.facts import Facts, Kernel
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN, Facts, Kernel
 from topout.schema.hardware import find_row
 
 GROUP = "Kernels and memory"
@@ -20,6 +20,7 @@ _ENOUGH_OF_AMX_PEAK = 0.1
 _FAR_TOO_SLOW = 0.1
 _ENOUGH_OF_BANDWIDTH = 0.5
 _ENOUGH_OF_ROOF = 0.1
+_WORTH_TURNING_OFF = 1.2
 _NEED_NOT_REACH_IT = {
     "matrix product": "large ones reach the roof, small ones are bound by their launch",
     "recurrent layer": "below the roof: each step waits for the one before",
@@ -61,11 +62,13 @@ def judge_kernels(hosts: Sequence[Facts], *, sweeps: bool) -> list[Check]:
     checks += [_product(hosts, dtype) for dtype in products]
     checks += [_bandwidth(hosts, name) for name in ("triad", "copy")]
     checks += [_ridge(hosts, dtype) for dtype in products]
-    shapes = dict.fromkeys((k.name, k.shape, k.dtype) for k in kernels if k.flops > 0 and k.name != "triad")
+    shapes = dict.fromkeys(
+        (k.name, k.shape, k.dtype) for k in kernels if k.flops > 0 and k.name not in ("triad", BACKWARD)
+    )
     for name, shape, dtype in shapes:
         if sweeps or name in ("convolution", "recurrent layer"):
             checks.append(_under_the_roof(hosts, name, shape, dtype))
-    checks.append(_instruction_sets(hosts))
+    checks += [_backward(hosts), _instruction_sets(hosts)]
     return [check for check in checks if check is not None]
 
 
@@ -218,6 +221,23 @@ def _under_the_roof(hosts: Sequence[Facts], name: str, shape: str, dtype: str) -
 
     expectation = _NEED_NOT_REACH_IT.get(name, f"at least {percent(_ENOUGH_OF_ROOF)} of the roof")
     return over_hosts(hosts, GROUP, f"{name} {shape} {dtype}", expectation, read, unit="FLOP/s")
+
+
+def _backward(hosts: Sequence[Facts]) -> Check | None:
+    def read(facts: Facts) -> Reading | None:
+        rates = {kernel.library: kernel.flops_per_s for kernel in facts.kernels if kernel.name == BACKWARD}
+        if len(rates) < 2:
+            return None
+        gain = rates[WITHOUT_ONEDNN] / rates[BY_ONEDNN]
+        text = f"{flops(rates[BY_ONEDNN])} by oneDNN, {flops(rates[WITHOUT_ONEDNN])} without"
+        verdict = Verdict.FINE if gain < _WORTH_TURNING_OFF else Verdict.WARNING
+        fix = (
+            f"{gain:.1f} times as fast without oneDNN: Compute(onednn_backward='auto') of topout, or loss.backward() "
+            "under torch.backends.mkldnn.flags(enabled=False); forward stays as it is"
+        )
+        return Reading(text=text, verdict=verdict, number=rates[BY_ONEDNN], fix=fix)
+
+    return over_hosts(hosts, GROUP, f"{BACKWARD} float32", "oneDNN, which torch uses, is the faster one", read)
 
 
 def _instruction_sets(hosts: Sequence[Facts]) -> Check | None:

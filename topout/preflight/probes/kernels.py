@@ -1,4 +1,4 @@
-"""What this host's arithmetic and memory reach: matrix products, a convolution, a recurrent layer, triad and copy.
+"""What this host's arithmetic and memory reach: matrix products, convolutions, a recurrent layer, triad and copy.
 
 The fastest of some repeats, each kind bounded to a fraction of a second. Not a model's speed: large, regular operands,
 nothing but the kernel. Without torch, numpy does the matrix product.
@@ -7,17 +7,19 @@ nothing but the kernel. Without torch, numpy does the matrix product.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
-from topout.preflight.facts import Kernel
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN, Kernel
 
 _BUDGET_S = 0.3
 _FEWEST_REPEATS = 3
 _MOST_REPEATS = 50
 _TOO_LONG_S = 1.5
 CPU_PRODUCT = 1536
+_EMULATED_PRODUCT = 192
 _GPU_PRODUCT = 8192
 _MEMORY_SHARE = 1 / 16
 """Of the available memory, for one array of the triad."""
@@ -38,11 +40,11 @@ def time_kernels(*, sweeps: bool, available_bytes: int | None) -> tuple[Kernel, 
 
     bench = Bench(torch, "cuda" if torch.cuda.is_available() else "cpu")
     found = list(bench.memory(available_bytes))
-    # bfloat16 has no fast path on older processors; a product then takes a hundred times as long, so it is smaller
     for dtype in bench.dtypes():
         found += [bench.product(size, dtype) for size in bench.product_sizes(dtype, sweeps=sweeps)]
     for channels, edge, kernel in SWEPT_CONVOLUTIONS if sweeps else SWEPT_CONVOLUTIONS[:1]:
         found.append(bench.convolution(channels, edge, kernel))
+    found += bench.convolution_backward(*SWEPT_CONVOLUTIONS[1])
     for hidden in SWEPT_HIDDEN if sweeps else SWEPT_HIDDEN[1:2]:
         found.append(bench.recurrent(hidden))
     return tuple(found)
@@ -94,6 +96,9 @@ class Bench:
         return ("float32", "tf32", "bfloat16", "float16") if self._is_gpu else ("float32", "bfloat16")
 
     def product_sizes(self, dtype: str, *, sweeps: bool) -> tuple[int, ...]:
+        if dtype == "bfloat16" and not self._is_gpu and not self._torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            # emulated: a hundred times as long, so that a product of the usual size would take a minute
+            return (_EMULATED_PRODUCT,)
         if sweeps:
             return SWEPT_GPU_PRODUCTS if self._is_gpu else SWEPT_PRODUCTS[: None if dtype == "float32" else 4]
         return (_GPU_PRODUCT if self._is_gpu else CPU_PRODUCT,)
@@ -114,16 +119,45 @@ class Bench:
 
     def convolution(self, channels: int, edge: int, kernel: int) -> Kernel:
         torch = self._torch
+        given, weight, dtype, work = self._convolution_of(channels, edge, kernel)
+        with torch.no_grad():
+            times_s = self._time(lambda: torch.nn.functional.conv2d(given, weight, padding=kernel // 2))
+        return self._kernel(work, dtype, times_s)
+
+    def convolution_backward(self, channels: int, edge: int, kernel: int) -> tuple[Kernel, ...]:
+        """By oneDNN, as torch has it, and by torch's own kernels; on CPUs, since GPUs have neither."""
+        torch = self._torch
+        if self._is_gpu or not torch.backends.mkldnn.is_available():
+            return ()
+        given, weight, dtype, forward = self._convolution_of(channels, edge, kernel)
+        given.requires_grad_()
+        weight.requires_grad_()
+        out = torch.nn.functional.conv2d(given, weight, padding=kernel // 2)
+        gradient = torch.ones_like(out)
+        work = replace(
+            forward, name=BACKWARD, flops=2 * forward.flops, moved_bytes=forward.moved_bytes + 4.0 * weight.numel()
+        )
+        found = []
+        for library in (BY_ONEDNN, WITHOUT_ONEDNN):
+            torch._C._set_mkldnn_enabled(library == BY_ONEDNN)
+            try:
+                run = partial(torch.autograd.grad, out, (given, weight), gradient, retain_graph=True)
+                times_s = self._time(run)
+            finally:
+                torch._C._set_mkldnn_enabled(True)
+            found.append(replace(self._kernel(work, dtype, times_s), library=library))
+        return tuple(found)
+
+    def _convolution_of(self, channels: int, edge: int, kernel: int) -> tuple[Any, Any, str, Work]:
+        torch = self._torch
         dtype, batch = ("bfloat16", 256) if self._is_gpu else ("float32", 4)
         given = torch.randn(batch, channels, edge, edge, device=self._device).to(self._type(dtype))
         weight = torch.randn(channels, channels, kernel, kernel, device=self._device).to(self._type(dtype))
         given, weight = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (given, weight))
-        with torch.no_grad():
-            times_s = self._time(lambda: torch.nn.functional.conv2d(given, weight, padding=kernel // 2))
         flops = 2.0 * batch * channels * channels * kernel**2 * edge**2
         moved = float(given.element_size() * (2 * given.numel() + weight.numel()))
         shape = f"{kernel}x{kernel}, {channels} channels of {edge}x{edge}, batch {batch}"
-        return self._kernel(Work(name="convolution", shape=shape, flops=flops, moved_bytes=moved), dtype, times_s)
+        return given, weight, dtype, Work(name="convolution", shape=shape, flops=flops, moved_bytes=moved)
 
     def recurrent(self, hidden: int) -> Kernel:
         torch = self._torch
