@@ -64,8 +64,16 @@ def test_backward_is_split_at_own_and_latest_arrival(pair: TwoRanks) -> None:
 def test_an_arrival_that_no_other_rank_has_is_all_transfer(pair: TwoRanks) -> None:
     pair.add(0, Kind.BACKWARD, 0, 1000)
     pair.add(0, Kind.ARRIVAL, 600, 600, name="all_reduce")
+    pair.add(1, Kind.BACKWARD, 0, 900)
+    pair.add(1, Kind.ARRIVAL, 950, 950, name="all_gather")
+    assert pair.second_step() == [{"backward": 600, "transfer": 400}, {"backward": 900, "other": 100}]
+
+
+def test_where_one_ranks_arrivals_are_lost_all_communication_stays_in_backward(pair: TwoRanks) -> None:
+    pair.add(0, Kind.BACKWARD, 0, 1000)
+    pair.add(0, Kind.ARRIVAL, 600, 600, name="all_reduce")
     pair.add(1, Kind.BACKWARD, 0, 1000)
-    assert pair.second_step() == [{"backward": 600, "transfer": 400}, {"backward": 1000}]
+    assert pair.second_step() == [{"backward": 1000}, {"backward": 1000}]
 
 
 def test_a_barrier_is_waiting_until_the_last_rank_comes(pair: TwoRanks) -> None:

@@ -122,12 +122,28 @@ def test_an_unfinished_step_is_no_trail(tmp_path: Path) -> None:
     assert trails_off(_table(tmp_path, rows), START_NS + 3000) == START_NS + 3000
 
 
-def test_a_loop_of_its_own_evaluates_until_the_script_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ended", "end"), [(9000, 2600), (2500, 2500)])
+def test_a_loop_of_its_own_evaluates_as_long_as_before(tmp_path: Path, ended: int, end: int) -> None:
     rows = Rows()
+    for step in range(2):
+        _row(rows, Kind.BACKWARD, 1000 * step + 700, 1000 * step + 900)
+        _row(rows, Kind.STEP, 1000 * step, 1000 * step + 1000, ref=step)
+    _row(rows, Kind.MODE, 1100, value=0)
+    _row(rows, Kind.MODE, 1600, value=1)
+    _row(rows, Kind.MODE, 2100, value=0)
+    table = _table(tmp_path, rows, ended=True, clock_pairs=[[START_NS, 1], [START_NS + ended, 2]])
+    assert trails_off(table, START_NS + 2000) == START_NS + end
+
+
+def test_leaving_training_mode_for_good_is_no_evaluation(tmp_path: Path) -> None:
+    rows = Rows()
+    _row(rows, Kind.MODE, 0, value=1)
+    _row(rows, Kind.BACKWARD, 700, 900)
     _row(rows, Kind.STEP, 0, 1000, ref=0)
     _row(rows, Kind.MODE, 1100, value=0)
     table = _table(tmp_path, rows, ended=True, clock_pairs=[[START_NS, 1], [START_NS + 4000, 2]])
-    assert trails_off(table, START_NS + 1000) == START_NS + 4000
+    assert trails_off(table, START_NS + 1000) == START_NS + 1000
+    assert _found(table, 1000) == [(1100, 1100)]
 
 
 @pytest.mark.parametrize(("ended", "end"), [(9000, 1900 + 175), (2000, 2000), (None, 1900)])

@@ -138,6 +138,14 @@ def test_the_peak_follows_the_precision() -> None:
     assert v100.flops_per_s("bfloat16") == 15.7e12  # it has none, and falls back
 
 
+@pytest.mark.parametrize("name", ["MI100", "MI210", "MI250X", "H200"])
+def test_the_peak_in_single_precision_is_the_one_that_the_table_prints(name: str) -> None:
+    peak, row = find_device(name), find_row(name)
+    assert peak is not None and row is not None
+    printed = row.rate("fp32")
+    assert printed is not None and peak.fp32_flops_per_s == printed.value
+
+
 def test_narrow_types_are_never_slower() -> None:
     for peak in device_peaks():
         for dtype in ("bfloat16", "float16"):

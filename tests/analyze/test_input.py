@@ -62,6 +62,35 @@ def test_figures_are_per_second_and_over_all_states(tmp_path: Path) -> None:
     assert found.wait_share == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize(
+    ("num_workers", "waiting", "worker_cpu_ns", "limit"),
+    [(2, 18, 0, "bandwidth"), (0, 18, 0, "bandwidth"), (2, 8, 0, "decode"), (2, 18, 2 * 10**9, "decode")],
+)
+def test_a_loader_that_waits_while_ranks_starve_waits_for_something_outside(
+    tmp_path: Path, num_workers: int, waiting: int, worker_cpu_ns: int, limit: str
+) -> None:
+    # two seconds of processor time a second in two idle processes: threads of theirs transform
+    seen = _states(20 - waiting, 0, 0, waiting)
+    found = _input(tmp_path, num_workers, read_bytes=1000, read_calls=10, worker_cpu_ns=worker_cpu_ns, **seen)
+    assert found.limit == limit
+
+
+def test_a_loader_may_be_idle_while_ranks_compute(tmp_path: Path) -> None:
+    counters = {name: _grow(rate) for name, rate in _states(6, 0, 0, 14).items()}
+    seldom = StepPlan(input=300 * MS, forward=600 * MS, backward=100 * MS)
+    plan = Plan(counters=counters, facts={"num_workers": 2})
+    assert measure_run(build_run(tmp_path / "run", [[seldom] * 11], plan).folder)[0].input.limit == "decode"
+
+
+def test_the_evidence_says_that_the_loader_waits_outside(tmp_path: Path) -> None:
+    counters = {name: _grow(rate) for name, rate in _states(1, 0, 0, 19).items()}
+    plan = Plan(counters=counters, facts={"num_workers": 2})
+    _, verdict = measure_run(build_run(tmp_path / "run", [[SLOW] * 11], plan).folder)
+    assert verdict is not None
+    assert verdict.name == "input-bandwidth"
+    assert any("95 % of them it waited for something outside" in sentence for sentence in verdict.evidence)
+
+
 def test_a_rank_that_loads_by_itself_is_judged_by_its_time_in_input(tmp_path: Path) -> None:
     # of 0.9 s of input a second 0.5 s are blocked in reading; that the rank also computes must not dilute it
     found = _input(tmp_path, 0, file_opens=1, read_bytes=10**9, read_calls=1000, **_states(5, 0, 5, 0))

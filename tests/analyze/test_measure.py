@@ -91,6 +91,13 @@ def test_the_environment_comes_from_the_launcher_and_the_ranks(tmp_path: Path) -
     assert (environment.uses_autocast, environment.has_convolutions, environment.uses_tf32) == (False, True, None)
 
 
+def test_a_rank_that_cannot_be_read_is_on_no_host_of_its_own(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", MIXED)
+    built.folder.events(2).write_bytes(b"")
+    environment = measure_run(built.folder)[0].environment
+    assert (environment.num_ranks, environment.num_hosts) == (3, 1)
+
+
 @pytest.mark.parametrize(("num_steps", "first_step", "is_said"), [(20, 8, False), (13, 8, False), (12, 1, True)])
 def test_profiled_steps_are_left_out_when_others_remain(
     tmp_path: Path, num_steps: int, first_step: int, is_said: bool
@@ -100,6 +107,23 @@ def test_profiled_steps_are_left_out_when_others_remain(
     assert measures.window is not None
     assert measures.window.first_step == first_step
     assert any("profiler" in sentence for sentence in measures.not_measured) == is_said
+
+
+@pytest.mark.parametrize(
+    ("profiled", "window"), [([90, 97], (1, 89, 1)), ([70, 75], (1, 69, 1)), ([20, 25], (27, 99, 1))]
+)
+def test_the_longer_stretch_beside_the_profiled_steps_is_measured(
+    tmp_path: Path, profiled: list[int], window: tuple[int, int, int]
+) -> None:
+    steps = [
+        StepPlan(forward=50 * MS, backward=(500 if profiled[0] <= k <= profiled[1] else 50) * MS) for k in range(100)
+    ]
+    measures, _ = measure_run(build_run(tmp_path / "run", [steps], Plan(facts={"profiled_steps": profiled})).folder)
+    found = measures.window
+    assert found is not None and measures.step is not None
+    assert (found.first_step, found.last_step, found.num_warmup_steps) == window
+    assert measures.step.p95_ns == 100 * MS
+    assert measures.not_measured == ()
 
 
 def _empty(path: Path, run: dict[str, object] | None = None) -> RunFolder:
@@ -137,7 +161,7 @@ def test_out_of_memory_before_the_first_step_is_a_verdict(tmp_path: Path) -> Non
 
 def test_a_rank_without_steps_does_not_hide_the_others(tmp_path: Path) -> None:
     built = build_run(tmp_path / "run", MIXED[:2])
-    built.folder.events(2).write_bytes(b"")
+    built.folder.events(2).write_bytes(b"".join(Rows().blocks({"host": "n01"})))
     measures, verdict = measure_run(built.folder)
     assert verdict is not None
     assert [rank.rank for rank in measures.ranks] == [0, 1]

@@ -66,10 +66,21 @@ def test_a_backward_straggler_is_named(tmp_path: Path) -> None:
     slow = replace(PLAIN, backward=110 * MS)
     measures, verdict = _judge(tmp_path, [[PLAIN] * 10, [PLAIN] * 10, [slow] * 10], Plan(hosts=["n01", "n01", "n02"]))
     assert (verdict.name, verdict.phase, verdict.ranks, verdict.hosts) == ("load-imbalance", "backward", (2,), ("n02",))
-    assert verdict.share == pytest.approx(2 / 3 * 50 / 150)
+    assert verdict.share == pytest.approx(50 / 150)
     (late,) = measures.stragglers
     assert (late.rank, late.phase, late.is_persistent) == (2, "backward", True)
     assert late.excess_share == pytest.approx(50 / 150)
+
+
+def test_a_rank_that_is_always_late_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
+    # of 70 ms rank 0 waits 40 and both load 30: mean over ranks the waiting is less than the input
+    both = [StepPlan(input=30 * MS, forward=5 * MS, backward=MS)] * 20
+    late = [StepPlan(input=30 * MS, forward=45 * MS, backward=MS)] * 20
+    measures, verdict = measure_run(build_run(tmp_path / "run", [both, late]).folder)
+    assert verdict is not None
+    assert measures.shares["wait"] < measures.shares["input"]
+    assert (verdict.name, verdict.ranks, verdict.runner_up) == ("load-imbalance", (1,), "input-decode")
+    assert verdict.share == pytest.approx(measures.ranks[0].shares["wait"])
 
 
 def test_ranks_late_in_turn_are_imbalance_without_a_name(tmp_path: Path) -> None:

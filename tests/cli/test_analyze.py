@@ -70,12 +70,15 @@ def test_without_any_run_the_error_says_how_to_make_one(run_topout, tmp_path):
     assert "topout run train.py" in done.stderr
 
 
-@pytest.mark.parametrize("content", ['{"version": 99}', "{broken"])
-def test_a_run_of_a_newer_version_or_damaged_is_refused(content, late_rank, run_topout):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [('{"version": 99}', "newer topout"), ("{broken", "damaged"), ("{}", "damaged"), ("[]", "damaged")],
+)
+def test_a_run_of_a_newer_version_or_damaged_is_refused(content, says, late_rank, run_topout):
     late_rank.run_json.write_text(content)
     done = run_topout(["analyze", late_rank.path])
     assert (done.code, done.stdout) == (2, "")
-    assert "why" in done.stderr
+    assert "why" in done.stderr and says in done.stderr
     assert not late_rank.analysis_json.exists()
 
 

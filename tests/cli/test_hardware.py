@@ -44,6 +44,13 @@ def test_a_wrong_name_is_answered_with_a_near_one_and_exit_code_2(name, says, ru
     assert says in done.stderr and "topout hardware '" in done.stderr
 
 
+@pytest.mark.parametrize("option", ["--prices", "--doctor", "--precision", "--html"])
+def test_what_is_for_a_run_is_not_ignored_without_one(option, run_topout):
+    done = run_topout(["hardware", option, "fp64.html"])
+    assert done.code == 2
+    assert f"{option} stands alone" in done.stderr and "--for" in done.stderr
+
+
 def test_json_is_versioned_and_complete(run_topout):
     document = json.loads(run_topout(["hardware", "--json"]).stdout)
     assert document["version"] == 1

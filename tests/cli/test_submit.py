@@ -97,6 +97,23 @@ def test_a_submitted_job_is_numbered_and_the_last_line_is_the_next_command(run_t
     assert (job / "job.sh").read_text() == (tmp_path / "submitted.sh").read_text()
 
 
+def test_a_scheduler_may_greet_in_another_encoding(run_topout, site, tmp_path):
+    """The job is in line, and its folder stays."""
+    program(tmp_path / "bin/sbatch", "#!/bin/bash\nprintf 'Willkommen f\\xfcr alle\\n'; echo 4711\n")
+    ended = run_topout(["submit", "--time", "2h", "train.py"], env=site)
+    assert (ended.code, ended.stdout) == (0, "4711\n"), ended.stderr
+    (job,) = (tmp_path / "topout-runs/jobs").iterdir()
+    assert (job / "job.sh").exists()
+
+
+def test_a_refusal_in_another_encoding_is_shown(run_topout, site, tmp_path):
+    program(tmp_path / "bin/sbatch", "#!/bin/bash\nprintf 'ung\\xfcltig\\n' >&2; exit 1\n")
+    ended = run_topout(["submit", "--time", "2h", "train.py"], env=site)
+    assert ended.code == 3
+    assert "sbatch did not take the job" in ended.stderr and "Traceback" not in ended.stderr
+    assert not list((tmp_path / "topout-runs/jobs").iterdir())
+
+
 def test_without_a_script_the_embedded_default_is_submitted(run_topout, site, tmp_path):
     ended = run_topout(["submit", "--dry-run", "--time", "10m"], env=site)
     assert ended.code == 0, ended.stderr

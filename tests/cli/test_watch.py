@@ -147,3 +147,9 @@ def test_a_job_is_watched_from_run_to_run(run_topout, tmp_path):
     ended = run_topout(["watch", "17"], env={"PATH": "/usr/bin:/bin"})
     assert ended.code == 0, ended.stderr
     assert ended.stderr.splitlines() == ["Next    topout analyze topout-runs/run-2"]
+
+
+@pytest.mark.parametrize("ranks", [None, [{"rank": "a"}], [{}], ["x"]])
+def test_a_run_that_somebody_damaged_is_shown_as_far_as_it_can_be(folder, ranks):
+    folder.run_json.write_text(json.dumps({"version": 1, "status": None, "ranks": ranks}))
+    assert Watcher(folder.path).look() == LiveRun(run="run-1", status="unknown", ranks=())

@@ -64,6 +64,11 @@ def test_an_image_that_no_try_fits_gives_its_middle() -> None:
     assert random_resized_crop(RandomResizedCrop(224), 11, 4_000, 1) == (0, 1992, 11, 15)
 
 
+def test_a_line_too_thin_for_the_ratios_gives_a_pixel() -> None:
+    assert random_resized_crop(RandomResizedCrop(8, ratio=(3.0, 4.0)), 1, 40, 1) == (0, 19, 1, 1)
+    assert random_resized_crop(RandomResizedCrop(8, ratio=(0.2, 0.3)), 40, 1, 1) == (19, 0, 1, 1)
+
+
 def test_areas_and_ratios_are_spread_as_asked() -> None:
     crop = RandomResizedCrop(224, scale=(0.25, 0.5), ratio=(0.5, 2.0))
     windows = np.array([random_resized_crop(crop, 1_000, 1_000, randomness.key(0, 0, n)) for n in range(4_000)])

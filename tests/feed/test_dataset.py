@@ -1,6 +1,7 @@
 """A pack in a stock DataLoader: the same samples as from the files, with workers forked, spawned or none."""
 
 import io
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -127,15 +128,24 @@ def test_the_iterable_face_shares_samples_out(
     assert sorted(seen) == list(range(50)) and seen != sorted(seen)
 
 
-def test_the_iterable_face_changes_its_order_with_the_epoch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_the_iterable_face_changes_its_order_with_the_epoch(tmp_path: Path, context: str) -> None:
     stream = PackedDataset(write_records(tmp_path / "pack", 50)).stream()
-    loader = DataLoader(stream, batch_size=50, num_workers=1, persistent_workers=True)
+    loader = DataLoader(stream, batch_size=50, num_workers=1, persistent_workers=True, multiprocessing_context=context)
     (first,) = [batch["label"].tolist() for batch in loader]
     stream.set_epoch(1)
     (second,) = [batch["label"].tolist() for batch in loader]
     assert sorted(first) == sorted(second) and first != second
     plain = [sample["label"] for sample in PackedDataset(tmp_path / "pack").stream(shuffle=False)]
     assert plain == list(range(50))
+
+
+def test_a_copy_of_the_iterable_face_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+    stream = PackedDataset(write_records(tmp_path / "pack", 50)).stream(epoch=1)
+    copy = pickle.loads(pickle.dumps(stream))
+    first = [sample["label"] for sample in stream]
+    stream.set_epoch(2)
+    assert [sample["label"] for sample in copy] == first != [sample["label"] for sample in stream]
 
 
 def test_damage_is_named_in_the_script_also_from_a_worker(tmp_path: Path) -> None:

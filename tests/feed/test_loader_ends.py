@@ -239,6 +239,29 @@ def test_an_iterator_is_not_for_a_forked_child(records: Path) -> None:
         assert b"another process" in os.read(read, 1_000)
 
 
+@pytest.mark.usefixtures("either_pipeline")
+@pytest.mark.parametrize("way", ["sys.exit()", "del iterator, batch", "loader.close()"])
+def test_a_forked_child_ends_while_an_epoch_is_under_way(images: Path, way: str) -> None:
+    script = f"""
+import os, signal, sys, topout
+from topout.feed.augment import train_images
+loader = topout.Loader({str(images)!r}, 4, transform=train_images(16))
+iterator = iter(loader)
+batch = next(iterator)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    {way}
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+assert sum(1 for _ in iterator) == len(loader) - 1
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_producer_hands_its_error_over_after_what_came_before() -> None:
     def batches():
         yield 1

@@ -57,6 +57,20 @@ def test_batches_are_those_of_the_twin(pack, monkeypatch, transform, dtype, chan
         assert (labels == expected_labels).all()
 
 
+@pytest.mark.parametrize(("size", "ratio"), [((1, 40), (3.0, 4.0)), ((40, 1), (0.2, 0.3))])
+def test_lines_of_pixels_are_cropped_as_the_twin_does(tmp_path, monkeypatch, size, ratio):
+    with PackWriter(
+        tmp_path / "p", fields=[Field(name="image", kind="jpeg"), Field(name="label", kind="int")]
+    ) as writer:
+        for number in range(8):
+            writer.add(f"{number}.jpg", {"image": encoded(picture(*size, number)), "label": number})
+    transform = [RandomResizedCrop(8, ratio=ratio)]
+    native = batches(tmp_path / "p", monkeypatch, "native", transform=transform, dtype="uint8")
+    twin = batches(tmp_path / "p", monkeypatch, "python", transform=transform, dtype="uint8")
+    for (images, labels), (expected, expected_labels) in zip(native, twin, strict=True):
+        assert (images == expected).all() and (labels == expected_labels).all()
+
+
 def test_normalised_values_are_those_of_the_formula(pack, monkeypatch):
     steps = [RandomResizedCrop(32), Normalize(IMAGENET_MEAN, IMAGENET_STD)]
     levels = batches(pack, monkeypatch, "native", transform=steps, dtype="uint8")

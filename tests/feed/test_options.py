@@ -163,6 +163,30 @@ def test_what_is_no_state_is_refused(images: Path, state: Any) -> None:
             loader.load_state_dict(state)
 
 
+@pytest.mark.parametrize("data", [None, 5, "pack"])
+def test_a_state_whose_data_is_no_list_is_refused(images: Path, data: Any) -> None:
+    with Loader(images, 4) as loader:
+        with pytest.raises(TopoutError, match="has no usable data"):
+            loader.load_state_dict({**loader.state_dict(), "data": data})
+
+
+@pytest.mark.parametrize(
+    ("epoch", "says"),
+    [
+        (-1, "epoch=-1 is too small"),
+        (1.5, r"epoch=1\.5 is no whole"),
+        ("2", "'2' is no whole"),
+        (None, "None is no whole"),
+    ],
+)
+def test_an_epoch_that_is_none_is_refused(images: Path, epoch: Any, says: str) -> None:
+    with Loader(images, 4) as loader:
+        with pytest.raises(TopoutError, match=says):
+            loader.set_epoch(epoch)
+        loader.set_epoch(np.int64(3))
+        assert loader.state_dict()["epoch"] == 3
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -52,7 +52,7 @@ def test_a_forked_rank_starts_and_ends_as_a_python_of_its_own(launch, tmp_path: 
             "stdin": "/dev/null",
             "leads_its_session": True,
             "left_open": [],
-            "main": "train.py",
+            "main": str(tmp_path / "train.py"),
         }
         assert output.splitlines()[1:] == ["no newlineat exit", "deleted"]
 

@@ -197,6 +197,20 @@ def test_much_output_of_all_ranks_blocks_nobody(launch, tmp_path):
     assert (only_run(tmp_path) / "logs/rank-00001.out").stat().st_size == 2_000_000
 
 
+def test_a_report_of_bindings_can_be_asked_for_in_topout_toml(launch, tmp_path):
+    (tmp_path / "topout.toml").write_text('[run]\nbind = "core,report"\n')
+    assert "rank" in launch("pass", options=("-n", "1", "-q")).stderr
+    (tmp_path / "topout.toml").write_text('[run]\nbind = "core"\n')
+    assert launch("pass", options=("-n", "1", "-q")).stderr == ""
+
+
+@pytest.mark.parametrize("text", ["²", "--5", "some"])
+def test_a_number_of_ranks_that_is_none_is_refused(launch, text):
+    ended = launch("pass", options=("--per-node", text))
+    assert ended.code == 2
+    assert "is not known" in ended.stderr
+
+
 def test_topout_toml_is_read_and_flags_win(launch, tmp_path):
     (tmp_path / "topout.toml").write_text("[run]\nnum_ranks = 2\nsteps = 4\n")
     assert launch("import os; print(os.environ['WORLD_SIZE'])", options=("--steps", "9")).stdout == "2\n"

@@ -315,6 +315,20 @@ def test_two_processes_do_not_pack_to_one_place(tmp_path):
     pack_folder(source, tmp_path / "pack")
 
 
+def test_what_a_killed_process_left_in_a_finished_pack_goes_unless_somebody_packs_there(tmp_path):
+    source = file_folder(tmp_path / "files", 3, 10)
+    pack_folder(source, tmp_path / "pack")
+    begun = tmp_path / "pack" / ".packing"
+    begun.mkdir()
+    (begun / "shard-00000.data").write_bytes(b"another's")
+    with open(begun / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert pack_folder(source, tmp_path / "pack").was_there
+        assert (begun / "shard-00000.data").read_bytes() == b"another's"
+    assert pack_folder(source, tmp_path / "pack").was_there
+    assert not begun.exists()
+
+
 def test_too_little_room_is_told_before_anything_is_written(tmp_path, monkeypatch):
     from topout.packs.packing import packer
 
@@ -362,6 +376,7 @@ def test_shards_hold_contiguous_entries_and_none_is_empty(sizes, shard_bytes):
         ({"resize": 10, "max_side": 20}, "--resize with --max-side"),
         ({"quality": 101}, "--quality cannot be 101"),
         ({"tile": 0}, "--tile cannot be 0"),
+        ({"shard_bytes": 1 << 63}, "--shard-size cannot be 9223372036854775808"),
         ({"num_workers": 0}, "--workers cannot be 0"),
     ],
 )

@@ -1,10 +1,11 @@
 """Preprocessing when packing: images of the asked size, whole tiles, bands at one size; and nothing touched unasked."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.packs.packs import image_folder, jpeg, pack_folder
 from topout.packs.check import check_pack
@@ -168,3 +169,92 @@ def test_arrays_are_tiled():
 def test_what_cannot_be_done_is_refused_before_anything_is_read(fields, options, problem):
     with pytest.raises(TopoutError, match=problem):
         Preprocessor(fields, PackOptions(**options))
+
+
+def written(image, kind, **options):
+    """`image` packed as a field of `kind`, opened again."""
+    target = io.BytesIO()
+    image.save(target, "TIFF" if image.mode in ("CMYK", "LAB", "F", "YCbCr") else "PNG")
+    preprocessor = Preprocessor([Field(name="image", kind=kind)], PackOptions(**options))
+    [(_, sample)] = preprocessor.apply("a", {"image": target.getvalue()})
+    return opened(sample["image"])
+
+
+@pytest.mark.parametrize("options", [{"resize": 30}, {"max_side": 40}, {"quality": 95}, {"tile": 100}])
+def test_16_bit_images_keep_their_upper_bits_as_jpeg_and_all_as_png(options):
+    levels = np.full((60, 80), 0x4321, np.uint16)
+    as_jpeg = written(Image.fromarray(levels), "jpeg", **options)
+    assert (as_jpeg.mode, set(np.unique(as_jpeg).tolist())) == ("L", {0x43})
+    as_png = written(Image.fromarray(levels), "png", **options)
+    assert (as_png.mode, set(np.unique(as_png).tolist())) == ("I;16", {0x4321})
+
+
+@pytest.mark.parametrize(("mode", "becomes"), [("P", "RGB"), ("1", "L"), ("transparent", "RGBA")])
+def test_palettes_and_black_and_white_are_resampled_as_levels(mode, becomes):
+    stripes = Image.fromarray((np.indices((60, 80)).sum(0) % 2 * 255).astype(np.uint8))
+    image = stripes.convert("RGB").convert("1" if mode == "1" else "P")
+    if mode == "transparent":
+        image.info["transparency"] = 7
+    small = written(image, "png", resize=30)
+    assert small.mode == becomes
+    # a chequerboard of single pixels is grey from afar, and black or white where the nearest is taken
+    middle = np.asarray(small.convert("L"))[5:-5, 5:-5]
+    assert 100 < middle.min() and middle.max() < 155
+
+
+def test_a_palette_that_is_only_cut_stays_one():
+    assert written(Image.new("P", (60, 60), 3), "png", tile=60).mode == "P"
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "F", "LAB", "YCbCr"])
+def test_what_png_cannot_hold_becomes_rgb(monkeypatch, mode):
+    monkeypatch.setattr("topout.packs.packing.preprocess.read_image_header", lambda data: None)
+    assert written(Image.new(mode, (60, 60)), "png", resize=30).mode == "RGB"
+
+
+def test_an_image_that_cannot_be_encoded_is_the_entrys_fault(tmp_path):
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    # JPEG ends at 65,500 pixels
+    Image.new("L", (70_000, 1)).save(tmp_path / "images" / "cat" / "long.jpg", "PNG")
+    (tmp_path / "images" / "cat" / "short.jpg").write_bytes(jpeg(0))
+    with pytest.raises(TopoutError, match=r"'cat/long\.jpg'") as caught:
+        pack_folder(tmp_path / "images", tmp_path / "stopped", quality=90)
+    assert "cannot be written as JPEG" in caught.value.why
+    assert pack_folder(tmp_path / "images", tmp_path / "pack", quality=90, on_error="skip").manifest.num_samples == 1
+
+
+def turned_exif(*others):
+    """EXIF of orientation 6 beside other tags, each (tag, type, value) of one number."""
+    entries = [(0x0112, 3, 6 << 16), *others]
+    table = b"".join(struct.pack(">HHII", tag, kind, 1, value) for tag, kind, value in sorted(entries))
+    return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, len(entries)) + table + bytes(4)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("exif", "size"),
+    [
+        (turned_exif(), (120, 160)),
+        # a width of kind byte, a resolution that is text, a compression too large for its kind
+        (turned_exif((0x0100, 1, 0)), (120, 160)),
+        (turned_exif((0x011A, 2, 0)), (120, 160)),
+        (turned_exif((0x0103, 4, 1 << 20)), (120, 160)),
+        # the table lies past the end; no table at all
+        (b"Exif\0\0MM\0*\xff\xff\xff\xff", (160, 120)),
+        (b"Exif\0\0nonsense", (160, 120)),
+    ],
+)
+def test_odd_exif_costs_no_image(exif, size):
+    [(_, image)] = applied(jpeg(0, (320, 240), exif=exif), resize=120)
+    assert image.size == size
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_turned_as_pillow_does(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = jpeg(0, (48, 32), exif=exif.tobytes())
+    target = io.BytesIO()
+    ImageOps.exif_transpose(opened(data)).save(target, "JPEG", quality=90)
+    [(_, image)] = applied(data, quality=90)
+    assert np.array_equal(np.asarray(image), np.asarray(opened(target.getvalue())))

@@ -58,6 +58,9 @@ def test_a_range_is_kept_and_drawn_from(tmp_path):
         ("low = 0.1, high = 0.3", "low = 0.3, high = 0.1", ["compute.backward_s", "between"]),
         ("low = 0.1, high = 0.3", "high = 0.3", ["compute.backward_s", "value, low and high"]),
         ("[compute]", "[compute", ["cannot be read"]),
+        ("samples = 32", "samples = 1" + 30 * "0", ["input.samples is 1000", "below 2^63"]),
+        ("forward_s = 0.1", "forward_s = 1" + 400 * "0", ["compute.forward_s is 1000", "number"]),
+        ("high = 0.3", "high = 1" + 400 * "0", ["compute.backward_s", "value, low and high"]),
     ],
 )
 def test_a_mistake_names_its_place_and_what_would_do(tmp_path, old, new, words):
@@ -65,6 +68,11 @@ def test_a_mistake_names_its_place_and_what_would_do(tmp_path, old, new, words):
         read_job(written(tmp_path, JOB.replace(old, new)))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_size_may_be_written_out_in_full(tmp_path):
+    job = read_job(written(tmp_path, JOB.replace("bytes = 1e6", "bytes = 1" + 25 * "0")))
+    assert job.value.gradients.bytes == 1e25
 
 
 def test_an_unknown_name_gets_the_nearest():

@@ -8,8 +8,9 @@ import pytest
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
+from topout.schema.hardware import devices
 from topout.schema.measures import Compute, Environment, Input, Measures, Memory, StepTime
-from topout.study.devices import place_step, rank_devices, read_prices
+from topout.study.devices import Prices, amount_of, place_step, rank_devices, rate_for, read_prices
 
 STEP = StepTime(mean_ns=100e6, median_ns=100e6, p05_ns=100e6, p95_ns=100e6)
 ON_V100 = Measures(
@@ -70,6 +71,26 @@ def test_prices_turn_time_into_cost_and_energy(tmp_path):
         read_prices(path)
 
 
+@pytest.mark.parametrize("name", ["h100", "H100 SXM", "NVIDIA H100 80GB HBM3"])
+def test_a_price_is_found_by_any_name_of_its_device(name):
+    fits = by_name(ON_V100, prices=Prices("2026-11-01", "EUR", {name.lower(): 3.6}, {}))
+    assert fits["H100"].cost_per_million is not None
+    assert fits["H100 PCIe"].cost_per_million is None
+
+
+def test_of_two_names_the_one_that_was_asked_for_goes_first():
+    prices = {"v100": 2.0, "v100 sxm2": 3.0}
+    assert (amount_of(prices, "V100"), amount_of(prices, "V100 SXM2"), amount_of(prices, "H100")) == (2, 3, None)
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-1"])
+def test_a_price_is_a_number_of_zero_or_more(tmp_path, amount):
+    path = tmp_path / "prices.toml"
+    path.write_text(f'date = "2026-11-01"\n[device."H200"]\nper_hour = {amount}\n')
+    with pytest.raises(TopoutError, match="per_hour of 'h200' is"):
+        read_prices(path)
+
+
 def test_the_device_of_the_run_itself_has_no_bound_of_the_table():
     v100 = by_name(ON_V100)["V100"]
     assert v100.bound == "as measured"
@@ -80,6 +101,23 @@ def test_where_halves_are_slow_a_device_computes_in_single_precision():
     # a GTX 1080 Ti: 0.18 TFLOP/s in halves, 11.3 in single precision, against 125 of a V100
     small = replace(ON_V100, memory=Memory())
     assert by_name(small)["GTX 1080 Ti"].high_s == pytest.approx(0.010 + 0.090 * 125 / 11.3, rel=0.02)
+
+
+def test_a_precision_is_not_replaced_by_a_narrower_one():
+    devices_of = {device.name: device for device in devices()}
+    a100, v100, t4 = (devices_of[name] for name in ("A100", "V100", "T4"))
+    assert rate_for(a100, "fp64") == ("fp64", a100.rate("fp64"))
+    # a T4 has no double precision in the table, and a V100 no tf32
+    assert rate_for(t4, "fp64") is None
+    assert rate_for(v100, "tf32") == ("fp32", v100.rate("fp32"))
+    assert rate_for(devices_of["TPU v3"], "fp32") is None
+    assert rate_for(v100, "bf16") == ("fp16", v100.rate("fp16"))
+    assert "T4" not in by_name(ON_V100, precision="fp64")
+
+
+def test_a_run_on_a_device_without_the_precision_cannot_be_scaled():
+    with pytest.raises(TopoutError, match="T4, the device of the run, has no rate for fp64"):
+        rank_devices(replace(ON_V100, environment=Environment(device_name="Tesla T4")), "fp64")
 
 
 def test_state_that_is_too_large_does_not_fit_wherever_the_run_was():

@@ -49,6 +49,24 @@ def test_without_failures_worth_naming_nothing_is_lost():
     assert found.expected_hours == pytest.approx(720, rel=1e-3)
 
 
+@pytest.mark.parametrize("intervals", [0.4, 1.4, 1.6, 2.5])
+def test_a_training_is_not_rounded_to_whole_intervals(intervals):
+    rare = replace(JOB, failures=Failures(node_hours=1e12, restart_s=600))
+    interval_s = aged(rare).interval_s
+    found = aged(rare, undisturbed_s=intervals * interval_s)
+    assert found.hours == pytest.approx(intervals * interval_s / 3600, rel=1e-6)
+    assert found.expected_hours == pytest.approx(intervals * interval_s / 3600, rel=1e-6)
+
+
+def test_the_shorter_last_stretch_fails_less():
+    # a failure every ten hours; two and a half stretches of some half an hour, by Daly's mean of each
+    whole = aged(JOB, undisturbed_s=3e5)
+    found = aged(JOB, undisturbed_s=2.5 * whole.interval_s, draws=20_000)
+    each = [Stretch(seconds=part * whole.interval_s, restart_s=600, rate=1 / 36_000).expected_s for part in (1, 0.5)]
+    assert found.expected_hours == pytest.approx((2 * each[0] + each[1]) / 3600)
+    assert found.failures == pytest.approx(found.expected_hours / 10, rel=0.05)
+
+
 def test_the_best_interval_is_youngs_and_no_other_is_better():
     rate = 1 / 36_000
     # sqrt(2 x 50 s x 36,000 s) - 50 s

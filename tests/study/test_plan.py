@@ -53,6 +53,32 @@ def test_a_doubtful_critical_batch_makes_the_hours_doubtful():
     assert wide.high_hours > 1.6 * wide.hours
 
 
+def test_a_training_takes_whole_steps():
+    batch = 6 * 256
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=2.5 * batch), [1, 2, 64])
+    assert [choice.steps for choice in found.choices] == [3, 2, 1]
+    assert found.choices[0].hours == pytest.approx(3 * 0.342 / 3600, rel=1e-3)
+    assert found.choices[2].hours == pytest.approx(0.342 / 3600, rel=1e-3)
+    # 1.152e8 / 1536 x (1 + 1536 / 12000), which floats make a little more of
+    assert Work(samples=1.28e6 * 90).steps_at(1536, 12_000.0) == 84_600
+
+
+def test_a_batch_larger_than_the_work_is_no_best_value():
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e5), [1, 16, 64, 128, 4608])
+    # 64 nodes train 98,304 samples a step; one step of 128 would be less time times node-hours
+    assert found.best_value.nodes == 64
+    assert any("From 128 nodes on the batch (196,608) is larger than all there is" in note for note in found.notes)
+    alone = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=10), [4608, 1])
+    assert alone.recommended.nodes == 1
+
+
+def test_a_plan_is_in_the_order_of_nodes_whatever_was_asked():
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, critical_batch=(1e4, 1e4, 1e4)), [16, 8, 1, 8])
+    assert [choice.nodes for choice in found.choices] == [1, 8, 16]
+    assert found.choices[0].efficiency == 1
+    assert found.choices[2].efficiency < found.choices[1].efficiency < 1
+
+
 def test_a_plan_says_what_it_does_not_know():
     found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [1, 2])
     assert any("critical batch is not known" in note for note in found.notes)
@@ -62,6 +88,8 @@ def test_a_plan_says_what_it_does_not_know():
 def test_nothing_to_train_is_an_error():
     with pytest.raises(TopoutError, match="nothing to train"):
         plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=0), [1])
+    with pytest.raises(TopoutError, match="nothing to train"):
+        plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=float("nan")), [1])
 
 
 def test_plan_writes_the_request(capsys):
@@ -121,6 +149,8 @@ def test_money_is_node_hours_times_devices_times_price():
     prices = Prices(date="2026-11-01", currency="EUR", per_hour={"v100 sxm2": 2.0}, watts={})
     found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [4], prices=prices)
     assert found.choices[0].cost == pytest.approx(found.choices[0].node_hours * 6 * 2)
+    by_table = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [4], prices=replace(prices, per_hour={"v100": 2.0}))
+    assert by_table.choices[0].cost == found.choices[0].cost
     with pytest.raises(TopoutError, match="do not name"):
         plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9), [4], prices=replace(prices, per_hour={"h100": 2.0}))
 
@@ -190,8 +220,18 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
         (["--samples", "1e6", "--nodes", "5000"], "more than Summit"),
         (["--samples", "1e6", "--within", "soon"], "is not a time"),
         (["--samples", "1e6", "--certainty", "90"], "no certainty"),
-        (["--samples", "1e6", "--what-if", "between.bytes_per_s=-1"], "not negative"),
+        (["--samples", "1e6", "--what-if", "between.bytes_per_s=-1"], "above 0"),
+        (["--samples", "1e6", "--what-if", "shared_storage.bytes_per_s=-1"], "not negative"),
         (["--samples", "1e6", "--what-if", "betwen.bytes_per_s=1"], "is not known"),
+        (["--samples", "nan"], "--samples nan is no amount"),
+        (["--samples", "inf"], "--samples inf is no amount"),
+        (["--samples=-1", "--epochs=-1"], "--samples -1 is no amount"),
+        (["--samples", "1e6", "--epochs", "nan"], "--epochs nan is no amount"),
+        (["--samples", "1e6", "--epochs", "0"], "--epochs 0 is no amount"),
+        (["--samples", "1e300", "--epochs", "1e300"], "nothing to train"),
+        (["--target-loss", "nan", "--losses", "any.csv"], "--target-loss nan is no loss"),
+        (["--target-loss", "inf", "--losses", "any.csv"], "--target-loss inf is no loss"),
+        (["--samples", "1e6", "--max-nodes", "0"], "--max-nodes 0 are none"),
     ],
 )
 def test_a_plan_refuses_what_it_cannot_use(words, said, capsys):
@@ -202,6 +242,16 @@ def test_a_plan_refuses_what_it_cannot_use(words, said, capsys):
 def test_far_beyond_the_calibrated_nodes_a_plan_warns(capsys):
     assert call(["plan", "resnet50-1080ti", "--system", "summit", "--samples", "1e6", "--nodes", "1,128"]) == 0
     assert "8 times the 16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["plan", "--samples", "1e9"], ["simulate", "--steps", "5"]])
+def test_a_job_of_another_device_than_the_systems_is_told(verb, capsys):
+    words = [verb[0], "resnet50-v100", "--nodes", "1", *verb[1:]]
+    assert call([*words, "--system", "h100-pod"]) == 0
+    said = capsys.readouterr().err
+    assert "measured on V100 SXM2" in said and "has H100 SXM" in said and "--device 'H100'" in said
+    assert call([*words, "--system", "summit"]) == 0
+    assert "measured on" not in capsys.readouterr().err
 
 
 def test_without_ranges_the_interval_is_not_known_and_that_is_said(tmp_path, capsys):

@@ -184,7 +184,8 @@ def test_run_folders_can_be_given(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train.py"], "no numbers of ranks"),
+        (["train.py"], "There are no numbers of ranks"),
+        (["runs/nowhere-1", "runs/nowhere-2"], "There is no runs/nowhere-1"),
         (["--ranks", "1", "train.py"], "no numbers of ranks"),
         (["--ranks", "1,2", "--mode", "wide", "train.py"], "strong, weak or both"),
         (["--ranks", "1,2", "--mode", "both", "train.py"], "--mode both needs a batch"),

@@ -73,8 +73,21 @@ def test_laws_are_printed_with_their_numbers_and_ranges(tmp_path, capsys):
 
 def test_what_cannot_be_done_with_run_folders_is_not_ignored(tmp_path, capsys):
     folders = [str(recorded(tmp_path / str(n), n)) for n in (1, 2)]
-    assert call(["scale", "--batch", "8", *folders]) == 2
-    assert "--batch does nothing here" in capsys.readouterr().err
+    for words in (["--batch", "8"], ["--ddp"], ["--per-node", "2"], ["--dry-run"], ["--time", "1h"], ["--runs-only"]):
+        assert call(["scale", *words, *folders]) == 2
+        assert f"{words[0]} does nothing here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_folder_without_a_run_is_named(tmp_path, capsys, is_there):
+    other = tmp_path / "other"
+    if is_there:
+        other.mkdir()
+    run = str(recorded(tmp_path / "1", 1))
+    for words in ([run, str(other)], [str(other), run]):
+        assert call(["scale", *words]) == 2
+        said = capsys.readouterr().err
+        assert (f"{other} is no run folder" if is_there else f"There is no {other}") in said
 
 
 class Device:

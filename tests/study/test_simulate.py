@@ -9,6 +9,8 @@ from topout.study.curve import curve, node_counts, own_error, warnings
 from topout.study.description import Ranged, put, read_job, read_system
 from topout.study.simulate import Slow, simulate
 from topout.study.step_model import expected_step
+from topout.study.storage import samples_per_s
+from topout.study.system import LocalStorage, SharedStorage
 
 JOB = read_job("resnet50-v100").value
 SUMMIT = read_system("summit").value
@@ -33,6 +35,31 @@ def test_storage_that_serves_a_quarter_holds_training_to_a_quarter():
     served = 2.5e12 / (3 * 224 * 224 * 4)
     assert step.samples_per_s == pytest.approx(served, rel=0.01)
     assert step.seconds == pytest.approx(expected_step(job, SUMMIT, 4608).seconds, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("source", "missing"),
+    [("shared", "[shared_storage]"), ("local", "[local_storage]"), ("cached", "[shared_storage]")],
+)
+def test_storage_that_is_not_described_is_no_limit_and_that_is_said(source, missing):
+    bare = replace(SUMMIT, shared_storage=SharedStorage(), local_storage=LocalStorage())
+    given = replace(JOB.input, source=source, sample_bytes=1e5, dataset_bytes=1e12)
+    step = simulate(replace(JOB, input=given), bare, 4).step
+    assert step.parts["input"] == 0
+    assert expected_step(replace(JOB, input=given), bare, 4).parts["input"] == 0
+    said = warnings(Ranged(replace(JOB, input=given), {}), Ranged(bare, {}), [4])
+    assert any(missing in line and "no limit" in line for line in said)
+    full = warnings(Ranged(replace(JOB, input=given), {}), Ranged(SUMMIT, {}), [4])
+    assert not any("no limit" in line for line in full)
+
+
+def test_a_limit_that_is_known_holds_though_others_are_not():
+    given = replace(JOB.input, source="shared", sample_bytes=1e6, opens_per_sample=1.0)
+    # a client of 1 GB/s reads 1,000 samples a second of one MB, and servers that open 2,000 serve four nodes 500 each
+    client = replace(SUMMIT, shared_storage=SharedStorage(client_bytes_per_s=1e9))
+    assert samples_per_s(given, 4, client) == pytest.approx(1000)
+    opens = replace(SUMMIT, shared_storage=SharedStorage(opens_per_s=2000, client_bytes_per_s=1e12))
+    assert samples_per_s(given, 4, opens) == pytest.approx(500)
 
 
 def test_one_slow_rank_of_thousands_slows_all_of_them():

@@ -64,6 +64,41 @@ def test_a_bucket_has_a_size(text):
         apply(f"gradients.bucket_bytes={text}", JOB, SUMMIT)
 
 
+@pytest.mark.parametrize("text", ["gradients.bucket_bytes=25", "gradients.groups=2e6"])
+def test_gradients_do_not_travel_in_millions_of_groups(text):
+    with pytest.raises(TopoutError, match="at most 10,000") as caught:
+        apply(text, JOB, SUMMIT)
+    assert ("unit is bytes" in str(caught.value)) == ("bucket_bytes" in text)
+
+
+@pytest.mark.parametrize("link", ["inside", "between"])
+def test_a_link_has_a_bandwidth(link):
+    with pytest.raises(TopoutError, match="above 0"):
+        apply(f"{link}.bytes_per_s=0", JOB, SUMMIT)
+    # of storage 0 says that it is not known
+    assert apply("shared_storage.bytes_per_s=0", JOB, SUMMIT)[1].value.shared_storage.bytes_per_s == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "0"], "--steps 0 are none"),
+        (["--seed=-1"], "--seed -1 is no seed"),
+        (["--slow", "1xnan"], "slows nobody down"),
+        (["--slow", "1xinf"], "slows nobody down"),
+    ],
+)
+def test_numbers_that_cannot_be_simulated_are_explained(words, said, capsys):
+    assert call(["simulate", "resnet50-v100", "--system", "summit", "--nodes", "1", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_job_scaled_to_a_device_is_not_warned_of(capsys):
+    words = ["--system", "h100-pod", "--nodes", "1", "--steps", "5", "--device", "H200"]
+    assert call(["simulate", "resnet50-v100", *words]) == 0
+    assert "measured on" not in capsys.readouterr().err
+
+
 def test_twice_the_batch_takes_twice_as_long_and_travels_as_often():
     plain, twice = step(), step("input.samples=512")
     assert twice.parts["compute"] == pytest.approx(2 * plain.parts["compute"])

@@ -1,12 +1,18 @@
 """Comparing finds differences that are there, and does not find those that are not."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables import START_NS, Rows
 from topout.schema.errors import TopoutError
+from topout.schema.event import Kind
+from topout.schema.run_folder import RunFolder
 from topout.verify.compare import FEWEST_STEPS, NUM_RESAMPLES, block_length, compare_steps
+from topout.verify.runs import compare_runs
 
 PHASES = ("forward", "wait")
 MS = 1e6
@@ -137,3 +143,25 @@ def test_intervals_are_finite_and_ordered(a, b):
 def test_too_few_steps_are_refused_by_name(num_a, num_b, name):
     with pytest.raises(TopoutError, match=f"{name} has too few steps"):
         compared(np.full(num_a, MS), np.full(num_b, MS), names=("old", "new"))
+
+
+def unmet(path, durations_ms):
+    """Ranks that never meet; `durations_ms[r]` are a rank's steps."""
+    path.mkdir()
+    folder = RunFolder(path)
+    folder.run_json.write_text(json.dumps({"version": 1}))
+    for rank, lengths in enumerate(durations_ms):
+        rows, now = Rows(), START_NS
+        for step, length in enumerate(lengths):
+            rows.add(Kind.STEP, now, int(length * MS), ref=step)
+            now += int(length * MS)
+        folder.events(rank).write_bytes(b"".join(rows.blocks({"host": "n01"})))
+    return folder
+
+
+def test_ranks_that_are_slow_in_turns_are_not_slower_than_the_run_takes(tmp_path):
+    turns = unmet(tmp_path / "turns", [[20, *[30, 10] * 20], [20, *[10, 30] * 20]])
+    even = unmet(tmp_path / "even", [[22] * 41] * 2)
+    found = compare_runs(turns, even)
+    assert (found.a_step_ns, found.b_step_ns) == (pytest.approx(20 * MS), pytest.approx(22 * MS))
+    assert found.result == "slower"

@@ -2,7 +2,8 @@
 
 Waiting is not a cause of its own: it goes to what the late rank was doing. If that was an evaluation or a save, the
 phase is serial; if all ranks starve now and then, input is the cause; if few ranks do, or compute longer, the load is
-uneven. So the shares here are not the phases' shares, but they add up to the same whole.
+uneven. So the shares here are not the phases' shares, but they add up to the same whole; except that a rank that is
+late in most steps costs what the most patient rank waits for it, not the mean: it does not wait for itself.
 """
 
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
     input_share += bubble.get("input", 0.0)
     serial = {name: shares[name] + waiting.by_phase[name] + bubble.get(name, 0.0) for name in _SERIAL}
     imbalance = {name: share for name, share in waiting.by_phase.items() if name not in (*_SERIAL, "input")}
+    held_up = (sum(imbalance.values()) + waiting.unexplained) * _patience(measures)
     if is_uneven:
         imbalance["input"] = waiting.by_phase["input"] + uneven_input
     transfer, hidden_serial = _transfer_share(measures)
@@ -46,7 +48,7 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
         ),
         Cause(
             name="load-imbalance",
-            share=sum(imbalance.values()) + waiting.unexplained,
+            share=max(sum(imbalance.values()) + waiting.unexplained, held_up),
             phase=max(imbalance, key=imbalance.__getitem__),
         ),
         Cause(
@@ -62,6 +64,14 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
         ),
     ]
     return sorted(found, key=lambda cause: -cause.share)
+
+
+def _patience(measures: Measures) -> float:
+    """The longest wait of a rank over the mean, where one rank is late in most steps; else 1."""
+    mean = measures.shares["wait"]
+    if mean == 0 or not any(late.is_persistent for late in measures.stragglers):
+        return 1.0
+    return max(rank.shares["wait"] for rank in measures.ranks) / mean
 
 
 def _uneven_input_share(measures: Measures, waiting: WaitCauses) -> float:

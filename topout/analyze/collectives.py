@@ -18,6 +18,7 @@ from topout.analyze.accelerator import runs_ahead
 from topout.analyze.broadcasts import find_broadcast_waits, is_inside
 from topout.analyze.peers import is_tensor_parallel
 from topout.analyze.segments import Stretches
+from topout.analyze.unheard import without_arrivals
 from topout.schema.event import Kind
 from topout.schema.measures import Communication
 from topout.trace.clocks import last_arrivals
@@ -55,7 +56,9 @@ class _Standing:
 def find_blocked(tables: Sequence[RankTable]) -> list[Blocked]:
     """For each rank; tables must be on one clock."""
     numbers: KeyNumbers = {}
-    standing = [_standing(table, numbers) for table in tables]
+    # where one rank's arrivals are lost, the others' do not tell whom they waited for: all of it stays in backward
+    is_heard = not without_arrivals(tables)
+    standing = [_standing(table, numbers, is_heard=is_heard) for table in tables]
     keys = [rank.keys for rank in standing]
     latest_ns = _over_ranks(np.maximum, keys, [rank.arrival_ns for rank in standing])
     first_end_ns = _over_ranks(np.minimum, keys, [rank.end_ns for rank in standing])
@@ -77,10 +80,10 @@ def find_blocked(tables: Sequence[RankTable]) -> list[Blocked]:
     return blocked
 
 
-def _standing(table: RankTable, numbers: KeyNumbers) -> _Standing:
+def _standing(table: RankTable, numbers: KeyNumbers, *, is_heard: bool) -> _Standing:
     called = table.rows(Kind.COLLECTIVE, Kind.PEERS)
     # a host that launches kernels arrives long before its device does: its stamps say nothing about waiting
-    backward, arrival = last_arrivals(table) if not runs_ahead(table) else (called[:0], called[:0])
+    backward, arrival = last_arrivals(table) if is_heard and not runs_ahead(table) else (called[:0], called[:0])
     keys = [collective_keys(table, called, numbers), collective_keys(table, arrival, numbers, is_arrival=True)]
     return _Standing(
         keys=np.concatenate(keys),

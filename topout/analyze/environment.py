@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topout.analyze.memory import hosts_of
+from topout.analyze.unheard import started_ranks
 from topout.schema.measures import Environment
 from topout.trace.table import RankTable
 
@@ -15,13 +16,13 @@ _AS_TOLD = (
 
 def describe_environment(tables: Sequence[RankTable], run: Mapping[str, Any]) -> Environment:
     """A rank that was started but recorded nothing still counts."""
-    started = [rank for rank in run.get("ranks") or [] if isinstance(rank, dict)]
+    started = started_ranks(run)
     hosts = hosts_of(run)
     cores = [rank["cores"] for rank in started if isinstance(rank.get("cores"), list)]
     threads = [_threads(table, started) for table in tables]
     return Environment(
         num_ranks=max(len(started), len(tables), 1),
-        num_hosts=max(len(hosts), len({table.host for table in tables}), 1),
+        num_hosts=max(len(hosts), len({table.host for table in tables if table.host}), 1),
         num_cores=next((int(host["num_cores"]) for host in hosts if host.get("num_cores")), None),
         cores_per_rank=min(map(len, cores)) if cores and all(cores) else None,
         threads_per_rank=max((count for count in threads if count is not None), default=None),

@@ -1,6 +1,7 @@
 """Where a rank evaluated: rows that say so, a model in evaluation mode, or batches that no backward followed.
 
-An evaluation reaches to the next training batch. After the last step it reaches to the end of the recording.
+An evaluation reaches to the next training batch. After the last step it reaches to the last row, and a model that stays
+in evaluation mode without one evaluates as long as it did before; if it never did, this is no evaluation.
 """
 
 import numpy as np
@@ -42,7 +43,10 @@ def trails_off(table: RankTable, last_step_ns: int) -> int:
     batches = table.rows(Kind.INPUT, Kind.LOADER)
     is_training = feeds_training(table, batches, table.start_ns[table.rows(Kind.BACKWARD)])
     mode = table.rows(Kind.MODE)
+    usual_ns = _longest_evaluation_ns(table, last_step_ns)
     leaves = mode[table.value[mode] == 0]
+    if usual_ns == 0:  # to leave training for good, before an export or an upload, is no sign of an evaluation
+        leaves = leaves[leaves < max(mode[table.value[mode] != 0], default=0)]
     signs = np.concatenate([table.rows(Kind.EVALUATION, Kind.CHECKPOINT), leaves, batches[~is_training]])
     if not after[signs].any():
         return last_step_ns
@@ -53,10 +57,17 @@ def trails_off(table: RankTable, last_step_ns: int) -> int:
     if table.ended_ns is None:
         return end_ns
     late_mode = mode[after[mode]]
-    # a loop of its own instead of a loader leaves no rows: the model stays in evaluation mode until the script ends
+    # a loop of its own instead of a loader leaves no rows: it lasts as long as the evaluations before it
     if len(late_mode) > 0 and table.value[late_mode[-1]] == 0 and not after[batches].any():
-        return max(end_ns, table.ended_ns)
+        return max(end_ns, min(int(table.start_ns[late_mode[-1]]) + usual_ns, table.ended_ns))
     return min(end_ns + _work_on_last_batch(table, last), max(end_ns, table.ended_ns))
+
+
+def _longest_evaluation_ns(table: RankTable, last_step_ns: int) -> int:
+    """Of those before the last step's end; 0 when there was none."""
+    found = find_evaluations(table, last_step_ns)
+    own_ns = (found.end_ns - found.start_ns)[found.start_ns < last_step_ns]
+    return int(own_ns.max(initial=0))
 
 
 def _work_on_last_batch(table: RankTable, last: int) -> int:

@@ -6,6 +6,7 @@ What to do about it is said by findings; here stands only how we know.
 from collections.abc import Sequence
 
 from topout.analyze.causes import Cause
+from topout.analyze.input import waits_outside
 from topout.schema.measures import Input, Measures, Memory, Pipeline, RankTime, TensorParallel
 
 _PEAK_ORIGINS = {
@@ -80,6 +81,11 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
             f"The loader was seen computing in {percent(given.running_share)}, opening files in "
             f"{percent(given.opening_share)} and reading in {percent(given.reading_share)} of the samples."
         )
+        busy_share = (given.running_share or 0.0) + (given.opening_share or 0.0) + (given.reading_share or 0.0)
+        if cause.name == "input-bandwidth" and waits_outside(busy_share, given.wait_share or 0.0):
+            told.append(
+                f"In {percent(1 - busy_share)} of them it waited for something outside, such as a network store."
+            )
     if given.opens_per_s is not None:
         read = f", {size(given.mean_read_bytes)} a read" if given.mean_read_bytes is not None else ""
         told.append(f"{given.opens_per_s:,.0f} files are opened every second{read}.")
@@ -101,8 +107,10 @@ def _serial(measures: Measures, cause: Cause) -> tuple[str, ...]:
 
 
 def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
+    most = max(rank.shares["wait"] for rank in measures.ranks)
     told = [
-        f"Ranks wait for a late one for {percent(measures.shares['wait'])} of the time, mostly for its {cause.phase}."
+        f"Ranks wait for a late one for {percent(measures.shares['wait'])} of the time, the most patient for "
+        f"{percent(most)}, mostly for its {cause.phase}."
     ]
     for late in measures.stragglers[:3]:
         how = "in most steps" if late.is_persistent else "now and then"

@@ -3,8 +3,9 @@
 Reading and opening hold a loader up as waits in system calls. From a fast disk or the page cache they cost processor
 time instead: an open a fixed amount, a read the time its process spends inside the kernel, as far as its bytes
 explain it. A loader that spends at least half of its busy time on storage is limited by it: by `iops` when it opens
-more than it reads or its files are small, else by `bandwidth`. Otherwise it transforms: `decode`. Not for loops
-without a DataLoader.
+more than it reads or its files are small, else by `bandwidth`. One that neither computes nor touches files for most of
+the time that ranks starve waits for bytes from outside, such as a network store: `bandwidth`, too. Otherwise it
+transforms: `decode`. Not for loops without a DataLoader.
 """
 
 from topout.analyze.counters import total_per_s
@@ -18,6 +19,8 @@ COPY_BYTES_PER_S = 1e9
 """Assumed: the kernel hands out at least so many bytes a second; time beyond that is not spent on reading."""
 SMALL_FILE_BYTES = 256 * 1024
 STORAGE_SHARE = 0.5
+IDLE_SHARE = 0.5
+"""A loader that is busy for less than this share of the time in which ranks starve waits for something outside."""
 MIN_STARVING_SHARE = 0.01
 """With less waiting than this nothing limits the input."""
 _STATES = ("running", "opening", "reading", "waiting")
@@ -28,7 +31,16 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
     window = (phases.start_ns, phases.start_ns + phases.elapsed_ns)
     rate = {
         name: total_per_s(phases.tables, name, *window)
-        for name in ("file_opens", "directory_scans", "read_calls", "read_bytes", "system_ns", "worker_system_ns")
+        for name in (
+            "file_opens",
+            "directory_scans",
+            "read_calls",
+            "read_bytes",
+            "system_ns",
+            "worker_system_ns",
+            "cpu_ns",
+            "worker_cpu_ns",
+        )
     }
     seen = [total_per_s(phases.tables, f"input_samples_{state}", *window) for state in _STATES]
     states = {state: value for state, value in zip(_STATES, seen, strict=True) if value is not None}
@@ -36,6 +48,7 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
     num_workers = _first_fact(phases, "num_workers")
     input_s_per_s = float(phases.phase_ns[:, :, PHASE["input"]].sum()) / phases.elapsed_ns
     calls, read = rate["read_calls"], rate["read_bytes"]
+    num_processes = (num_workers or 1) * len(phases.tables)
     return Input(
         wait_share=shares["input"],
         num_workers=num_workers,
@@ -49,11 +62,19 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
         opening_share=states["opening"] / total if total and "opening" in states else None,
         reading_share=states["reading"] / total if total and "reading" in states else None,
         limit=_limit(
-            {state: value / total * (num_workers or 1) * len(phases.tables) for state, value in states.items()},
+            {state: value / total * num_processes for state, value in states.items()},
             opens_per_s=rate["file_opens"] or 0.0,
             bytes_per_s=read or 0.0,
             kernel_s=(rate["worker_system_ns" if num_workers else "system_ns"] or 0.0) / 1e9,
             input_s_per_s=input_s_per_s if num_workers == 0 else None,
+            is_outside=total > 0
+            and waits_outside(
+                max(
+                    1 - states.get("waiting", 0.0) / total,
+                    ((rate["cpu_ns"] or 0.0) + (rate["worker_cpu_ns"] or 0.0)) / 1e9 / num_processes,
+                ),
+                shares["input"],
+            ),
         )
         if _starves(phases)
         else None,
@@ -65,13 +86,29 @@ def _starves(phases: Phases) -> bool:
     return bool(phases.phase_ns[:, :, PHASE["input"]].sum(axis=1).max() > MIN_STARVING_SHARE * phases.elapsed_ns)
 
 
+def waits_outside(busy_share: float, input_share: float) -> bool:
+    """Whether the loader was idle for most of the time in which ranks starved.
+
+    It may be idle for as long as they do not starve. Threads that transform for it show in processor time alone.
+    """
+    return busy_share < IDLE_SHARE * input_share
+
+
 def _limit(
-    states: dict[str, float], *, opens_per_s: float, bytes_per_s: float, kernel_s: float, input_s_per_s: float | None
+    states: dict[str, float],
+    *,
+    opens_per_s: float,
+    bytes_per_s: float,
+    kernel_s: float,
+    input_s_per_s: float | None,
+    is_outside: bool,
 ) -> str:
     """All figures are seconds a second, over all processes.
 
     `input_s_per_s` is the ranks' time in input where they load themselves; workers have their own busy time.
     """
+    if is_outside:
+        return "bandwidth"
     if not opens_per_s and not bytes_per_s:
         return "decode"
     blocked_opening_s, blocked_reading_s = states.get("opening", 0.0), states.get("reading", 0.0)

@@ -25,6 +25,7 @@ from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
 from topout.analyze.steps import Phases, has_steps, read_phases, read_tables
 from topout.analyze.stragglers import WaitCauses, find_stragglers, wait_causes
+from topout.analyze.unheard import blind_phases, is_compiled_whole, is_empty, without_arrivals, without_recording
 from topout.analyze.verdict import decide
 from topout.analyze.waterfall import waterfall
 from topout.schema.event import Kind
@@ -48,8 +49,6 @@ from topout.trace.table import RankTable
 
 Part = TypeVar("Part")
 _FRAMEWORKS = ("torch", "keras", "tf_keras", "tensorflow", "jax")
-_EAGER_KERAS = "torch"
-"""The backend on which Keras does not compile a step into one function."""
 
 
 @dataclass
@@ -77,7 +76,7 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
     folder, run = open_run(folder.path)
     tables = read_tables(folder)
     missing = _Missing()
-    _tell_recorders(tables, missing)
+    _tell_recorders(tables, run, missing)
     failure = missing.attempt("The first failure", lambda: _first_failure(folder), None)
     measures = Measures(
         environment=describe_environment(tables, run),
@@ -86,16 +85,20 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
     )
     phases = missing.attempt("Steps", lambda: _find_phases(folder, tables, run, missing), None)
     waiting: WaitCauses | None = None
+    blind: tuple[str, ...] = ()
     if phases is not None:
         none: list[Profile] = []
+        blind = blind_phases(phases.tables, run)
         profiles = missing.attempt("The profile", lambda: _read_profiles(folder, phases), none)
-        measures = _measure_steps(measures, phases, profiles, missing)
+        measures = _measure_steps(measures, phases, profiles, blind, missing)
         waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
-    verdict = missing.attempt("The verdict", lambda: decide(measures, waiting), None)
+    verdict = missing.attempt("The verdict", lambda: decide(measures, waiting, blind), None)
     return replace(measures, not_measured=tuple(missing.sentences)), verdict
 
 
-def _measure_steps(measures: Measures, phases: Phases, profiles: list[Profile], missing: _Missing) -> Measures:
+def _measure_steps(
+    measures: Measures, phases: Phases, profiles: list[Profile], blind: tuple[str, ...], missing: _Missing
+) -> Measures:
     per_rank = phases.phase_ns.sum(axis=1) / phases.elapsed_ns
     shares = dict(zip(PHASES, per_rank.mean(axis=0).tolist(), strict=True))
     return replace(
@@ -104,12 +107,12 @@ def _measure_steps(measures: Measures, phases: Phases, profiles: list[Profile], 
         step=_step_time(phases),
         shares=shares,
         ranks=tuple(_rank_times(phases, per_rank.tolist())),
-        pop=pop_efficiencies(phases.phase_ns, phases.elapsed_ns),
+        pop=pop_efficiencies(phases.phase_ns, phases.elapsed_ns) if not blind else None,
         waterfall=waterfall(shares),
         device=missing.attempt("The devices", lambda: measure_device(profiles), None),
         input=missing.attempt("Input", lambda: measure_input(phases, shares), Input()),
         communication=missing.attempt(
-            "Communication", lambda: _communication(phases, shares, missing), Communication()
+            "Communication", lambda: _communication(phases, shares, blind, missing), Communication()
         ),
         pipeline=missing.attempt(
             "The pipeline", lambda: measure_pipeline(phases.tables, phases.phase_ns, phases.elapsed_ns), None
@@ -129,7 +132,7 @@ def _find_phases(
     """Ranks without a step are left out, and named."""
     stepped = [table for table in tables if has_steps(table)]
     for table in tables:
-        if stepped and not has_steps(table):
+        if stepped and not has_steps(table) and not is_empty(table):
             missing.say(f"Rank {table.rank} completed no optimizer step; the other ranks are measured without it.")
     phases = read_phases(folder) if stepped else None
     if phases is None:
@@ -140,10 +143,10 @@ def _find_phases(
             f"Steps before {phases.steps[0]}: torch's flight recorder no longer held the arrivals at their "
             "collectives, so the window starts there (set TORCH_FR_BUFFER_SIZE higher to keep more)."
         )
-    windows = [table.facts.get("profiled_steps") for table in tables]
-    if any(isinstance(window, list) and window and window[-1] >= phases.steps[0] for window in windows):
+    windows = [window for table in tables if isinstance(window := table.facts.get("profiled_steps"), list) and window]
+    if any(window[-1] >= phases.steps[0] and window[0] <= phases.steps[-1] for window in windows):
         missing.say("Undisturbed steps: the profiler, which slows steps down, ran during those that were measured.")
-    if any(_is_compiled_whole(table) for table in phases.tables):
+    if any(is_compiled_whole(table) for table in phases.tables):
         missing.say(
             "Forward, backward and optimizer: Keras runs a step as one compiled function, communication included; all "
             "of it stands under backward."
@@ -153,10 +156,6 @@ def _find_phases(
     if len(phases.steps) < 5:
         missing.say(f"Only {len(phases.steps)} steps were left to measure; run at least 10 for figures to rely on.")
     return phases
-
-
-def _is_compiled_whole(table: RankTable) -> bool:
-    return table.facts.get("keras_backend") not in (None, _EAGER_KERAS)
 
 
 def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
@@ -181,7 +180,10 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
     )
 
 
-def _tell_recorders(tables: list[RankTable], missing: _Missing) -> None:
+def _tell_recorders(tables: list[RankTable], run: Mapping[str, Any], missing: _Missing) -> None:
+    unrecorded = without_recording(tables, run)
+    if tables and unrecorded:
+        missing.say(f"There is no recording of {_named(unrecorded)}: the file is missing, empty or cannot be read.")
     for table in tables:
         if table.is_cut:
             missing.say(f"The recording of rank {table.rank} breaks off in mid-write; what came before is used.")
@@ -241,11 +243,20 @@ def _rank_times(phases: Phases, shares: list[list[float]]) -> list[RankTime]:
     ]
 
 
-def _communication(phases: Phases, shares: dict[str, float], missing: _Missing) -> Communication:
-    if len(phases.tables) < 2:
+def _communication(
+    phases: Phases, shares: dict[str, float], blind: tuple[str, ...], missing: _Missing
+) -> Communication:
+    if "backward" in blind:
+        missing.say(_why_unheard(phases))
+    if "transfer" in blind:
+        missing.say(
+            "Waiting and transfer: not all ranks of the job are measured, and waiting for the others looks like "
+            "transfer; so efficiencies are left out, and a verdict that would rest on it."
+        )
+    if blind or len(phases.tables) < 2:
         return Communication()
     if not has_communication(phases.tables):
-        if any(_is_compiled_whole(table) for table in phases.tables):
+        if any(is_compiled_whole(table) for table in phases.tables):
             return Communication()  # said with the step that it is a part of
         missing.say("Communication: no arrival at a collective was recorded, so waiting and transfer are not known.")
         return Communication()
@@ -265,6 +276,20 @@ def _communication(phases: Phases, shares: dict[str, float], missing: _Missing) 
         skew_ns=phases.skew_ns,
         is_split_withheld=phases.is_split_withheld,
     )
+
+
+def _why_unheard(phases: Phases) -> str:
+    ranks = without_arrivals(phases.tables)
+    is_cut_off = any(table.ended_ns is None for table in phases.tables if table.rank in ranks)
+    why = "is read when a script ends, not when it is killed" if is_cut_off else "knew none"
+    return (
+        f"Communication: no arrivals of {_named(ranks)} (torch's flight recorder {why}); waiting and transfer stand "
+        "under backward, so efficiencies and a verdict are left out."
+    )
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _tensor_parallel(phases: Phases, shares: dict[str, float], missing: _Missing) -> TensorParallel | None:

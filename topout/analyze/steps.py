@@ -124,12 +124,13 @@ def find_phases(aligned: Aligned) -> Phases | None:
     first = num_warmup_steps(_training_ns(segments, edges_ns))
     remembered = min(_first_remembered(tables, edges_ns), len(numbers) - 1)
     starts_late = remembered > first
-    first = max(first, remembered, _first_unprofiled(tables, numbers))
-    is_at_end = [int(table.ref[table.rows(Kind.STEP)[-1]]) == numbers[-1] for table in tables]
-    window, tail_ns = _one_stretch(edges_ns[:, first:], np.where(is_at_end, ends_ns, edges_ns[:, -1]))
+    num_warmup = max(first, remembered)
+    first, stop = _unprofiled(tables, numbers, num_warmup)
+    steps = numbers[first:stop]
+    is_at_end = [int(table.ref[table.rows(Kind.STEP)[-1]]) == steps[-1] for table in tables]
+    window, tail_ns = _one_stretch(edges_ns[:, first : stop + 1], np.where(is_at_end, ends_ns, edges_ns[:, stop]))
     if window[0, -1] <= window[0, 0]:
         return None
-    steps = numbers[first:]
     phase_ns = np.stack(
         [_cut_rank(table, own, steps, edges) for table, own, edges in zip(tables, segments, window, strict=True)]
     )
@@ -144,7 +145,7 @@ def find_phases(aligned: Aligned) -> Phases | None:
         phase_ns=phase_ns,
         segments=segments,
         tail_ns=tail_ns,
-        num_warmup_steps=first,
+        num_warmup_steps=num_warmup,
         skew_ns=aligned.skew_ns,
         is_split_withheld=is_withheld,
         starts_late=starts_late,
@@ -234,15 +235,19 @@ def _first_remembered(tables: Sequence[RankTable], edges_ns: Int64s) -> int:
     return first
 
 
-def _first_unprofiled(tables: Sequence[RankTable], numbers: Int64s) -> int:
-    """The first step that torch.profiler left alone; 0 when too few would remain.
+def _unprofiled(tables: Sequence[RankTable], numbers: Int64s, first: int) -> tuple[int, int]:
+    """The longer stretch, from `first` on, that torch.profiler left alone; all of it when too few steps would remain.
 
     The step after a profiled window holds the writing of the profile, so it goes, too.
     """
-    windows = [table.facts.get("profiled_steps") for table in tables]
-    last = max((int(window[1]) for window in windows if isinstance(window, list) and len(window) == 2), default=None)
-    first = 0 if last is None else int(np.searchsorted(numbers, last + 2))
-    return first if len(numbers) - first >= _FEWEST_STEPS else 0
+    told = [table.facts.get("profiled_steps") for table in tables]
+    windows = [window for window in told if isinstance(window, list) and len(window) == 2]
+    if not windows:
+        return first, len(numbers)
+    begin = int(np.searchsorted(numbers, min(int(window[0]) for window in windows)))
+    end = int(np.searchsorted(numbers, max(int(window[1]) for window in windows) + 2))
+    longer = max((max(first, end), len(numbers)), (first, begin), key=lambda stretch: stretch[1] - stretch[0])
+    return longer if longer[1] - longer[0] >= _FEWEST_STEPS else (first, len(numbers))
 
 
 def _cut_rank(table: RankTable, segments: Segments, steps: Int64s, edges_ns: Int64s) -> Int64s:

@@ -16,9 +16,12 @@ MEMORY_BOUND_SHARE = 0.5
 COMPUTING = ("forward", "backward", "optimizer")
 
 
-def decide(measures: Measures, waiting: WaitCauses | None) -> Verdict | None:
-    """None when nothing was measured that a verdict could rest on."""
-    usual = _of_time(measures, waiting) if measures.shares and waiting is not None else None
+def decide(measures: Measures, waiting: WaitCauses | None, blind: tuple[str, ...] = ()) -> Verdict | None:
+    """None when nothing was measured that a verdict could rest on.
+
+    `blind` are the phases in which communication could not be told apart; see `unheard`.
+    """
+    usual = _of_time(measures, waiting, blind) if measures.shares and waiting is not None else None
     if not measures.memory.is_out_of_memory:
         return usual
     return Verdict(
@@ -30,10 +33,13 @@ def decide(measures: Measures, waiting: WaitCauses | None) -> Verdict | None:
     )
 
 
-def _of_time(measures: Measures, waiting: WaitCauses) -> Verdict:
-    causes = find_causes(measures, waiting)
+def _of_time(measures: Measures, waiting: WaitCauses, blind: tuple[str, ...]) -> Verdict | None:
+    causes = [cause for cause in find_causes(measures, waiting) if cause.phase not in blind]
     compute = _compute(measures)
     reached = [cause for cause in causes if cause.share >= MIN_CAUSE_SHARE]
+    # what is not known might all be one cause: no verdict that it could overturn
+    if sum(measures.shares[name] for name in blind) >= (reached[0].share if reached else MIN_CAUSE_SHARE):
+        return None
     first = reached[0] if reached else compute
     # computing is what a job is for: it may be the verdict, but never the next thing to mend
     second = next((cause for cause in causes if cause is not first and cause.share >= MIN_RUNNER_UP_SHARE), None)

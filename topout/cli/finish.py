@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from topout.schema.near import near
 from topout.schema.run_folder import RunFolder
 
 
@@ -31,9 +32,7 @@ def finish(folder: RunFolder) -> Finished:
 
 
 def shown(path: Path) -> str:
-    """As short as it can be typed from here."""
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near
+    return near(str(path))
 
 
 def _finish(folder: RunFolder) -> Finished:

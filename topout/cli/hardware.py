@@ -29,7 +29,7 @@ def hardware(
     /,
     *,
     for_run: Annotated[Path | None, Parameter(name="--for")] = None,
-    precision: str = "bf16",
+    precision: str | None = None,
     prices: Path | None = None,
     doctor: Path | None = None,
     html: Path | None = None,
@@ -44,7 +44,7 @@ def hardware(
     for_run
         A run folder: rank the devices by the step that its job would take on them.
     precision
-        In which the job computes, for --for.
+        In which the job computes, for --for; bf16 when left out.
     prices
         A TOML file of dated prices and watts, for --for.
     doctor
@@ -56,9 +56,12 @@ def hardware(
     """
     page = check_page(html, "devices.html")
     if for_run is not None:
-        return _rank(for_run, precision, prices, page, doctor, json=json)
-    if page is not None:
-        raise TopoutError("--html stands alone.", why="A page ranks devices for a run.", do="--for topout-runs/RUN")
+        return _rank(for_run, precision or "bf16", prices, page, doctor, json=json)
+    for option, given in (("html", page), ("prices", prices), ("doctor", doctor), ("precision", precision)):
+        if given is not None:
+            raise TopoutError(
+                f"--{option} stands alone.", why="It is for devices ranked for a run.", do="--for topout-runs/RUN"
+            )
     found = [find_named(name)] if name is not None else list(devices())
     if json:
         sys.stdout.write(encode(_document(found)))

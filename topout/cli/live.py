@@ -176,9 +176,11 @@ class Watcher:
 
     def look(self) -> LiveRun:
         _, run = open_run(self._path)
-        entries = [entry for entry in run.get("ranks", []) if isinstance(entry, dict)]
+        # whatever somebody has made of the file
+        entries = [e for e in run.get("ranks") or [] if isinstance(e, dict) and isinstance(e.get("rank"), int)]
+        status = str(run.get("status") or "unknown")
         ranks = []
         for entry in entries:
             tail = self._tails.setdefault(entry["rank"], RankTail(self._folder, entry["rank"]))
-            ranks.append(tail.look(entry, run["status"]))
-        return LiveRun(run=self._folder.path.resolve().name, status=run["status"], ranks=tuple(ranks))
+            ranks.append(tail.look(entry, status))
+        return LiveRun(run=self._folder.path.resolve().name, status=status, ranks=tuple(ranks))

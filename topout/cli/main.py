@@ -5,6 +5,8 @@ Data goes to stdout, talk to stderr. Loads the parser only when it is needed: `t
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 
@@ -16,8 +18,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+
 
 def main(arguments: list[str] | None = None) -> NoReturn:
+    _open_standard_files()
     words: list[str] = []
     kept_fds: frozenset[int] = frozenset()
     try:
@@ -28,8 +33,23 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(run_rank(words, kept_fds))
 
 
+def _open_standard_files() -> None:
+    """Where the shell has closed one (`topout … >&-`), the next file opened would take its number."""
+    for fd, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, mode)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (as long as the process)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
 def call(arguments: list[str]) -> int:
     """Runs one verb and returns what the process tells the shell."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding != "utf-8":
+        # a question mark in place of a dash, not an error
+        sys.stdout.reconfigure(errors="replace")
     try:
         result = _dispatch(arguments)
         sys.stdout.flush()
@@ -39,8 +59,11 @@ def call(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        return _leave_quietly()
-    except Exception:
+        return _leave_quietly(ExitCode.FINE)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            print(_no_room(error), file=sys.stderr)
+            return _leave_quietly(ExitCode.ENVIRONMENT)
         import traceback
 
         traceback.print_exc()
@@ -77,7 +100,16 @@ def _dispatch(arguments: list[str]) -> object:
     return call_verb(arguments)
 
 
-def _leave_quietly() -> int:
+def _leave_quietly(code: ExitCode) -> int:
     """Whoever read our output has gone (`topout … | head`); Python must not complain when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return int(ExitCode.FINE)
+    return int(code)
+
+
+def _no_room(error: OSError) -> TopoutError:
+    return TopoutError(
+        f"{error.filename or 'The output'} could not be written.",
+        why=error.strerror or str(error),
+        do="free space or quota there, or write elsewhere, and call topout again",
+        exit_code=ExitCode.ENVIRONMENT,
+    )

@@ -93,7 +93,7 @@ def plan(
     described, machine = read_job(seen.job), read_system(system)
     for assignment in what_if or []:
         described, machine = apply(assignment, described, machine)
-    counts = node_counts(nodes or f"1..{min(max_nodes or machine.value.nodes, machine.value.nodes)}")
+    counts = _counts(nodes, max_nodes, machine.value.nodes)
     check_nodes(counts, machine.value)
     critical = given(critical_batch) if critical_batch is not None else seen.critical
     work, said = (
@@ -131,6 +131,12 @@ def _tell(found: Plan, title: str, critical: CriticalBatch | None, notes: Sequen
         print(f"{title}\n\n{plan_text(found)}\n\nNext    {request(found)}")
     for line in notes:
         print(f"Note    {line}", file=sys.stderr)
+
+
+def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
+    if max_nodes is not None and max_nodes < 1:
+        raise TopoutError(f"--max-nodes {max_nodes} are none.", why="A job runs on one at least.", do="--max-nodes 64")
+    return node_counts(nodes or f"1..{most if max_nodes is None else min(max_nodes, most)}")
 
 
 def _deadline(within: str | None, certainty: float) -> Deadline | None:

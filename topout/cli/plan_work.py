@@ -1,6 +1,7 @@
 """What `topout plan` trains towards: epochs, or a loss; and what the run folder knows of batches."""
 
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 
 from topout.analyze.measure import measure_run
@@ -57,6 +58,11 @@ def of_epochs(samples: float | None, epochs: float, critical: CriticalBatch | No
             why="There is neither a number of samples nor a target.",
             do="--samples 1.28e6 --epochs 90, or --target-loss 0.6 --losses losses.csv",
         )
+    for option, amount, example in (("--samples", samples, "1.28e6"), ("--epochs", epochs, "90")):
+        if not 0 < amount < inf:
+            raise TopoutError(
+                f"{option} {amount:g} is no amount.", why="It is a finite number above 0.", do=f"{option} {example}"
+            )
     return Work(samples=samples * epochs, critical_batch=_range(critical)), _origin(critical)
 
 
@@ -69,6 +75,8 @@ def of_target(
             why=f"--losses is not given, and the job is no run folder with {LOSSES}.",
             do="write samples,loss while training, and give the file as --losses",
         )
+    if not isfinite(target):
+        raise TopoutError(f"--target-loss {target:g} is no loss.", why="It is a finite number.", do="--target-loss 0.6")
     found = samples_to(target, read_losses(losses, batch))
     work = to_target(found, batch, _range(critical))
     fewest = work.fewest_steps

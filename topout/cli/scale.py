@@ -108,8 +108,12 @@ def scale(
     page = check_page(html, "scaling.html")
     _check_words(script_or_runs, mode, repeats)
     folders = [Path(word) for word in script_or_runs]
-    if all((folder / "run.json").is_file() or (folder / "job.json").is_file() for folder in folders):
-        asked_of_runs = {"ranks": ranks, "batch": batch, "batch-arg": batch_arg, "steps": steps, "submit": submit}
+    if _are_runs(folders, ranks):
+        asked_of_runs = {
+            "ranks": ranks, "batch": batch, "batch-arg": batch_arg, "steps": steps, "ddp": ddp, "per-node": per_node,
+            "submit": submit, "dry-run": dry_run, "time": time, "account": account, "partition": partition,
+            "runs-only": runs_only,
+        }  # fmt: skip
         _check_given(asked_of_runs, "Run folders were named, and nothing is run.")
         observed = [run for folder in folders for run in _given(folder)]
     else:
@@ -146,6 +150,20 @@ def _check_words(script_or_runs: Sequence[str], mode: str | None, repeats: int) 
         )
     if repeats < 1:
         raise TopoutError(f"--repeats {repeats}?", why="A point is run once at least.", do="--repeats 3")
+
+
+def _are_runs(folders: Sequence[Path], ranks: str | None) -> bool:
+    """Run folders, and no script; where neither can be meant, the word that is no run folder is an error."""
+    others = [folder for folder in folders if not any((folder / name).is_file() for name in ("run.json", "job.json"))]
+    first = folders[0]
+    is_script = first.is_file() or first.suffix == ".py" or first.name.startswith("-")
+    if not others or (first in others and (is_script or ranks is not None)):
+        return not others
+    raise TopoutError(
+        f"{others[0]} is no run folder." if others[0].exists() else f"There is no {others[0]}.",
+        why="Without a script all words are run folders, and one has run.json, or job.json of a job.",
+        do="topout scale topout-runs/RUN1 topout-runs/RUN2, or topout scale --ranks 1,2 train.py",
+    )
 
 
 def _report(observed: list[Observed], mode: str | None, page: Path | None, *, is_json: bool) -> None:

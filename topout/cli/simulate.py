@@ -11,7 +11,7 @@ from topout.cli.page_files import check_page, write_page
 from topout.cli.simulate_page import Simulation, simulate_page
 from topout.cli.simulate_text import more_text
 from topout.report.json_report import encode
-from topout.schema.errors import ExitCode
+from topout.schema.errors import ExitCode, TopoutError
 from topout.study.curve import Point, curve, node_counts, warnings
 from topout.study.description import read_job, read_system
 from topout.study.failures import age
@@ -69,6 +69,7 @@ def simulate(
         Print all of it as JSON.
     """
     page = check_page(html, "simulation.html")
+    _check_drawing(steps, seed)
     undisturbed_s = parse_duration(failures) if failures is not None else None
     plain_job, plain_system = read_job(job), read_system(system)
     asked_job, asked_system = plain_job, plain_system
@@ -86,7 +87,7 @@ def simulate(
                                        seed=seed, slow=slowed) for point in points if waterfall}  # fmt: skip
     ages = [age(asked_job.value, point.step, point.nodes, undisturbed_s, seed=seed)
             for point in points if undisturbed_s is not None]  # fmt: skip
-    notes = warnings(asked_job, asked_system, counts)
+    notes = warnings(asked_job, asked_system, counts, is_scaled=device is not None)
     if json:
         rows = [{**asdict(point), "step_s": point.step.seconds} for point in points]
         document = {"version": SIMULATE_VERSION, "points": rows, "before": [asdict(p) for p in before]}
@@ -98,8 +99,16 @@ def simulate(
         print(f"Note    {line}", file=sys.stderr)
     if page is not None:
         changes = [*(what_if or []), *([f"device {device}"] if device else []), *([f"slow {slow}"] if slow else [])]
-        write_page(page, simulate_page(Simulation.of(asked_job, asked_system, points, before, changes)))
+        drawn = Simulation.of(asked_job, asked_system, points, before, changes=changes, notes=notes)
+        write_page(page, simulate_page(drawn))
     return ExitCode.FINE
+
+
+def _check_drawing(steps: int, seed: int) -> None:
+    if steps < 1:
+        raise TopoutError(f"--steps {steps} are none.", why="One at least is simulated.", do="--steps 200")
+    if seed < 0:
+        raise TopoutError(f"--seed {seed} is no seed.", why="It is 0 or more.", do="--seed 0")
 
 
 def _table(points: list[Point], before: list[Point]) -> str:

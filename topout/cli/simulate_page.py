@@ -8,7 +8,7 @@ from topout.report import figures
 from topout.report.axes import Axis, Chart, Line, Stop
 from topout.report.stacks import Column, Stacks
 from topout.report.study_page import Answer, Content, Section, StudyPage, Table
-from topout.study.curve import FAR, Point, warnings
+from topout.study.curve import FAR, Point
 from topout.study.description import Ranged
 from topout.study.job import Job
 from topout.study.step_model import PARTS
@@ -31,7 +31,7 @@ class Simulation:
     @classmethod
     def of(
         cls, job: Ranged[Job], system: Ranged[System], points: Sequence[Point], before: Sequence[Point],
-        changes: Sequence[str],
+        *, changes: Sequence[str], notes: Sequence[str],
     ) -> "Simulation":  # fmt: skip
         return cls(
             job=job.value.title,
@@ -40,7 +40,7 @@ class Simulation:
             points=points,
             before=before,
             changes=changes,
-            notes=warnings(job, system, [point.nodes for point in points]),
+            notes=notes,
         )
 
 

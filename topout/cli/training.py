@@ -99,8 +99,9 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     elif finished is not None and not is_quiet:
         _talk(f"\n{finished.text}")
     elif result.folder is not None and not is_quiet:
-        place = os.path.relpath(result.folder.text)
-        place = result.folder.text if place.startswith("..") else place
+        from topout.schema.near import near
+
+        place = near(result.folder.text)
         _talk(f"\nRun     {place}\nNext    topout analyze {place}")
     if result.last_words is not None:
         _talk(f"\n{result.last_words}")
@@ -121,5 +122,7 @@ def _bare(result: JobResult) -> str:
 
 
 def _talk(text: str) -> None:
-    if text.strip():
-        print(text, file=sys.stderr, flush=True)
+    # a log on a full disk must not make a job fail that went well
+    with contextlib.suppress(OSError):
+        if text.strip():
+            print(text, file=sys.stderr, flush=True)

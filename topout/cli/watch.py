@@ -75,9 +75,12 @@ def _watch(path: Path, *, once: bool, json_output: bool) -> None:
 
 
 def _job(run: Path) -> "JobFolder | None":
+    from topout.schema.spec import find_config, resolve_spec
     from topout.submit.job_folder import find_job
 
-    return None if (run / "run.json").exists() else find_job(run, Path(DEFAULT_ROOT))
+    # where `topout submit` puts jobs from this folder
+    runs = resolve_spec({}, find_config(None)).runs
+    return None if (run / "run.json").exists() else find_job(run, Path(runs))
 
 
 def _awaited(job: "JobFolder", after: Path | None) -> Path | None:

@@ -63,11 +63,11 @@ def random_resized_crop(crop: RandomResizedCrop, width: int, height: int, key: i
             top = int(randomness.uniform(key, randomness.CROP_TOP) * (height - crop_height + 1))
             left = int(randomness.uniform(key, randomness.CROP_LEFT) * (width - crop_width + 1))
             return left, top, crop_width, crop_height
-    # no try fitted: the largest middle part within the allowed ratios
+    # no try fitted: the largest middle part within the allowed ratios, and a pixel of a line too thin for them
     if width / height < narrow:
-        crop_width, crop_height = width, round(width / narrow)
+        crop_width, crop_height = width, max(1, round(width / narrow))
     elif width / height > wide:
-        crop_width, crop_height = round(height * wide), height
+        crop_width, crop_height = max(1, round(height * wide)), height
     else:
         crop_width, crop_height = width, height
     return (width - crop_width) // 2, (height - crop_height) // 2, crop_width, crop_height

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from topout.feed.crop import Window
 from topout.feed.staging.origin import is_remote
+from topout.packs.deep_image import is_deep, upper_bits
 from topout.schema.errors import ExitCode, TopoutError
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def open_rgb(data: bytes | bytearray | memoryview, name: str, pack: str | Path =
             image = Image.open(io.BytesIO(data))
         if image.width * image.height > MOST_PIXELS:
             raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels")
-        if image.mode.startswith("I;16") or image.mode == "I":
-            return _upper_bits(image).convert("RGB")
+        if is_deep(image):
+            return upper_bits(image).convert("RGB")
         return image.convert("RGB")
     except MemoryError:
         raise
@@ -71,9 +72,3 @@ def render(image: "Image", window: Window, height: int, width: int, fill: int = 
     if window.is_flipped:
         image = image.transpose(Images.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image)
-
-
-def _upper_bits(image: "Image") -> "Image":
-    from PIL import Image as Images
-
-    return Images.fromarray((np.asarray(image).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))

@@ -162,6 +162,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration's epoch. Not needed in plain loops, and harmless after `load_state_dict` of that epoch."""
+        epoch = whole("epoch", epoch, least=0)
         if epoch != self._next.epoch:
             self._next = replace(self._next, epoch=epoch, position=0)
         self._now = None

@@ -52,17 +52,19 @@ def read_state(state: Mapping[str, Any], data: tuple[str, ...], num_positions: i
     wrong = [name for name, value in numbers.items() if not isinstance(value, int)]
     if not wrong and (numbers["epoch"] < 0 or not 0 <= numbers["position"] <= num_positions):
         wrong = ["epoch", "position"]
+    saved = state.get("data", ())
+    if not isinstance(saved, list | tuple):
+        wrong.append("data")
     if wrong:
         raise TopoutError(
             f"The loader state has no usable {' and '.join(wrong)}.",
-            why=f"Found {numbers!r}; the data has {num_positions} positions an epoch.",
+            why=f"Found {numbers!r} and data {saved!r}; the data has {num_positions} positions an epoch.",
             do="pass what state_dict() returned, unchanged",
         )
-    saved = tuple(state.get("data", ()))
-    if saved and saved != data:
+    if saved and tuple(saved) != data:
         raise TopoutError(
             "The loader state belongs to other data.",
-            why=f"It was saved with {_listed(saved)}; this loader has {_listed(data)}.",
+            why=f"It was saved with {_listed(tuple(saved))}; this loader has {_listed(data)}.",
             do="open the same packs in the same order, or start anew with set_epoch",
         )
     return Position(**{name: int(value) for name, value in numbers.items()}, data=data)

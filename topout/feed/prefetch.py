@@ -5,6 +5,7 @@ ends its thread. What goes wrong there is raised where the batch is asked for.
 """
 
 import _thread
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -87,11 +88,15 @@ class Producer:
 
     def __init__(self, channel: Channel, batches: Callable[[], Iterator[Any]], finish: Callable[[], None]) -> None:
         self.channel = channel
+        self._process = os.getpid()
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._thread = _thread.start_new_thread(_produce, (channel, batches, finish, self._ended))
 
     def close(self) -> None:
         """Returns when the thread is done: one that decodes while the interpreter ends would crash it. Once only."""
+        if os.getpid() != self._process:
+            # a forked child has no such thread, and nobody would let go of a queue that was in use at the fork
+            return
         self.channel.close()
         if self._thread != _thread.get_ident():
             self._ended.get()

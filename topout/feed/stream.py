@@ -13,6 +13,7 @@ import numpy as np
 
 from topout.epoch.order import Order, Sequential, order
 from topout.epoch.partition import rank_and_world
+from topout.epoch.whole_number import whole
 from topout.feed.dataset import PackedDataset
 
 _CHUNK = 4_096
@@ -27,37 +28,40 @@ def stream(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Any:
-    """An IterableDataset over `dataset`; `set_epoch` changes the order, also of forked workers that stay alive."""
-    from torch.utils.data import IterableDataset, get_worker_info
-
+    """An IterableDataset over `dataset`; `set_epoch` changes the order, also of workers that stay alive."""
     own_rank, own_world = rank_and_world(os.environ, rank, world_size)
+    return _made(dataset, {"shuffle": shuffle, "seed": seed}, whole("epoch", epoch, least=0), (own_rank, own_world))
+
+
+def _made(dataset: PackedDataset, options: dict[str, Any], epoch: Any, place: tuple[int, int]) -> Any:
+    """`epoch` is a number, or another process's one, shared."""
+    from multiprocessing.context import get_spawning_popen
+    from multiprocessing.sharedctypes import RawValue
+
+    from torch.utils.data import IterableDataset, get_worker_info
 
     class PackedStream(IterableDataset):  # type: ignore[misc]
         """Made here, since its base class must not be imported before it is wanted."""
 
         def __init__(self) -> None:
-            import multiprocessing
-
-            self._epoch = multiprocessing.Value("q", epoch)
+            # without a lock: those of one way to start processes are refused by the others
+            self._epoch = RawValue("q", epoch) if isinstance(epoch, int) else epoch
 
         def set_epoch(self, number: int) -> None:
-            self._epoch.value = number
+            self._epoch.value = whole("epoch", number, least=0)
 
         def __iter__(self) -> Iterator[Any]:
             worker = get_worker_info()
             num_workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
-            first, step = own_rank * num_workers + number, own_world * num_workers
-            return _walk(dataset, _order(dataset, shuffle, seed, self._epoch.value), first, step)
+            first, step = place[0] * num_workers + number, place[1] * num_workers
+            return _walk(dataset, _order(dataset, **options, epoch=self._epoch.value), first, step)
 
         def __reduce__(self) -> Any:
-            options = {"shuffle": shuffle, "seed": seed, "epoch": self._epoch.value}
-            return _again, (dataset, {**options, "rank": own_rank, "world_size": own_world})
+            # shared memory goes to a process that is being started, and nowhere else
+            is_spawning = get_spawning_popen() is not None
+            return _made, (dataset, options, self._epoch if is_spawning else self._epoch.value, place)
 
     return PackedStream()
-
-
-def _again(dataset: PackedDataset, options: dict[str, Any]) -> Any:
-    return stream(dataset, **options)
 
 
 def _order(dataset: PackedDataset, shuffle: bool, seed: int, epoch: int) -> Order:

@@ -35,6 +35,7 @@ def fork_rank(
     out_fd: int,
     err_fd: int,
     kept_fds: Sequence[int],
+    keeps_stdin: bool,
     prepare: Callable[[], None],
 ) -> int:
     """The process number of the new rank; in the child it raises."""
@@ -44,7 +45,8 @@ def fork_rank(
     try:
         os.setsid()
         prepare()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if not keeps_stdin:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out_fd, 1)
         os.dup2(err_fd, 2)
         os.environ.clear()
@@ -69,8 +71,9 @@ def run_rank(words: Sequence[str], kept_fds: frozenset[int]) -> int:
                 continue
     for fd in kept_fds:
         os.set_inheritable(fd, True)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (as long as the process)
-    sys.stdout, sys.stderr = _unbuffered(1, sys.stdout), _unbuffered(2, sys.stderr)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc]  # noqa: SIM115 (as long as the process)
+    sys.stdout = sys.__stdout__ = _unbuffered(1, sys.stdout)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _unbuffered(2, sys.stderr)  # type: ignore[misc]
     if not sys.flags.safe_path:
         # the folder of the launcher's own program
         del sys.path[0]

@@ -64,6 +64,12 @@ def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]
         from topout.launch.starters import start_through_scheduler
 
         return start_through_scheduler(spec, allocation, signals, say)
+    if spec.nodes is not None and spec.nodes > 1:
+        raise TopoutError(
+            f"--nodes {spec.nodes} is more than there are.",
+            why="the job has this host alone" if allocation is not None else "this is no scheduler's job, so one host",
+            do=f"leave out --nodes, or ask the scheduler for {spec.nodes}: topout submit --nodes {spec.nodes} …",
+        )
     from topout.launch.company import alone
 
     return alone(allocation)

@@ -53,6 +53,20 @@ def hours_minutes_seconds(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
+def quoted(path: str) -> str:
+    """As schedulers read it in a directive, which ends at a blank; plain where nothing needs it."""
+    if any(character < " " for character in path):
+        raise TopoutError(
+            f"The folder {path!r} cannot stand in a job script.",
+            why="a directive is one line of text, and the name holds a line break or the like",
+            do="submit from a folder with another name, or name another place with --runs",
+        )
+    if not set(path) & set(" '\"\\#"):
+        return path
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def refuse(title: str, request: JobRequest, names: Sequence[str], *, do: str) -> None:
     """Raises when something is asked for that a scheduler has no word for; to leave it out would be silently wrong."""
     for name in names:

@@ -101,7 +101,7 @@ def _unreadable(text: str, source: str, position: int, why: str) -> TopoutError:
     return TopoutError(
         f"The host list of {source} cannot be read at character {position + 1}: {shown!r}.",
         why=why,
-        do=f"correct {source}, or unset it to run on this machine alone",
+        do=f"correct {source}, or set TOPOUT_SCHEDULER=local to run on this machine alone",
         exit_code=ExitCode.ENVIRONMENT,
     )
 
@@ -154,6 +154,6 @@ def _bad_file(path: str, source: str, why: str) -> TopoutError:
     return TopoutError(
         f"The job's host file {path} cannot be read.",
         why=f"{source} names it; {why}",
-        do=f"start topout on the job's first host, where the scheduler keeps it, or unset {source} to run there alone",
+        do="start topout on the job's first host, where the scheduler keeps it, or set TOPOUT_SCHEDULER=local",
         exit_code=ExitCode.ENVIRONMENT,
     )

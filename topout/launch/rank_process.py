@@ -49,6 +49,8 @@ class RankProcess:
                 out_fd=out_fd,
                 err_fd=err_fd,
                 kept_fds=(status_write_fd, *pass_fds),
+                # as mpirun has it: one rank may ask, or a debugger in it
+                keeps_stdin=rank.rank == 0,
                 prepare=_prepare_child(rank),
             )
         except BecomeRank:
@@ -141,6 +143,7 @@ def _exec(
     out_fd: int,
     err_fd: int,
     kept_fds: Sequence[int],
+    keeps_stdin: bool,
     prepare: Callable[[], None],
 ) -> int:
     import subprocess
@@ -148,7 +151,7 @@ def _exec(
     started = subprocess.Popen(
         command,
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=None if keeps_stdin else subprocess.DEVNULL,
         stdout=out_fd,
         stderr=err_fd,
         pass_fds=kept_fds,

@@ -219,7 +219,7 @@ class _Round:
         status, exit_code, words = self._judge(outcome, world, folder, tails)
         if words is not None and folder is not None and status == "failed":
             try:
-                folder.first_failure.write_text(words + "\n")
+                folder.first_failure.write_text(words + "\n", encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 record.warn_once(error)
         record.finished(status, exit_code, outcome.ends)

@@ -92,6 +92,7 @@ def _ask_git(folder: str) -> str | None:
             ["git", "-C", folder, "rev-parse", "HEAD"],
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_LONGEST_ANSWER_S,
             check=False,
         )

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DEFAULT_RANKS = 2
 """Of the embedded default, which exists to show what several ranks look like."""
 
+_OF_THIS_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/")
+"""Names that mean another file in every rank."""
+
 
 def with_target(spec: RunSpec) -> RunSpec:
     """The spec with its script checked, or the embedded default in its place."""
@@ -70,7 +73,8 @@ def _check_torch() -> None:
 
 
 def _check_script(name: str) -> None:
-    if os.path.isfile(name) and os.access(name, os.R_OK):
+    is_of_this_process = name.startswith(_OF_THIS_PROCESS)
+    if os.path.isfile(name) and os.access(name, os.R_OK) and not is_of_this_process:
         return
     from pathlib import Path
 
@@ -87,6 +91,12 @@ def _check_script(name: str) -> None:
             f"There is no script {script}.",
             why="no such file" if script.parent.is_dir() else f"there is no folder {script.parent}",
             do=_nearest(script),
+        )
+    if not script.is_file() or is_of_this_process:
+        raise TopoutError(
+            f"{script} is not a file that every rank can read.",
+            why="a pipe or a device gives its text once, and ranks open the script by its name",
+            do="write it to a file, then: topout run FILE.py",
         )
     if not os.access(script, os.R_OK):
         raise TopoutError(f"{script} cannot be read.", why="its permissions forbid it", do=f"chmod u+r {script}")

@@ -51,6 +51,9 @@ static jpeg_window random_window(const image_transform *transform, int width, in
         h = (int)rint(w / transform->ratio_low);
     else if ((double)width / height > transform->ratio_high)
         w = (int)rint(h * transform->ratio_high);
+    /* a line of pixels is narrower than any ratio asks for */
+    w = w < 1 ? 1 : w;
+    h = h < 1 ? 1 : h;
     return (jpeg_window){(width - w) / 2, (height - h) / 2, w, h};
 }
 

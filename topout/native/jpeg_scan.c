@@ -8,8 +8,11 @@
 
 #include <string.h>
 
-/* What a block can consume at most, so that its end need not be checked for each symbol. */
-enum { PADDING = 1024 };
+/* Zeros behind the stream, so that its end is checked once for each unit (MCU): what one that begins at the end can
+ * read. The frames that are taken have 2 x 2 + 1 + 1 blocks in a unit at most, a block 64 symbols, a symbol 16 bits of
+ * code and 15 of value; and a refill reads up to 16 bytes ahead.
+ */
+enum { UNIT_BLOCKS = 6, BLOCK_BYTES = 64 * (16 + 15) / 8, PADDING = UNIT_BLOCKS * BLOCK_BYTES + 16 };
 
 /* From zigzag to natural order; what lies beyond the block goes to a place that nobody reads. */
 #define BEYOND4 64, 64, 64, 64
@@ -289,7 +292,7 @@ jpeg_result jpeg_decode_window(
 {
     block_range ranges[3];
     jpeg_result result = lay_out(header, window, memory, planes, ranges);
-    uint8_t *clean = scratch_reserve(stream, (size_t)(header->end - header->scan) + PADDING + 16);
+    uint8_t *clean = scratch_reserve(stream, (size_t)(header->end - header->scan) + PADDING);
     if (result || !clean)
         return JPEG_NO_MEMORY;
     int units_across = (header->width + 8 * header->max_horizontal - 1) / (8 * header->max_horizontal);

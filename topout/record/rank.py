@@ -42,6 +42,9 @@ def main(arguments: list[str]) -> int:
     if code == 0:
         _parallelise()
         code = _run(arguments, status, recorder)
+        if not status.is_of_this_process:
+            # a child that the script forked and that came back from its last line
+            return code
     last_line_s = time.monotonic()
     _await_working_threads(recorder)
     status.send("done", code=code)
@@ -126,7 +129,7 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
 
         trace = _below_us(error.__traceback__)
         error.__traceback__ = trace
-        if recorder is not None:
+        if recorder is not None and status.is_of_this_process:
             recorder.guard(record_out_of_memory, error, recorder)
         status.send("failure", text="".join(traceback.format_exception(error)))
         sys.excepthook(type(error), error, trace)
@@ -142,11 +145,15 @@ def _refused(error: Any, status: StatusLine) -> int:
 
 
 def _run_script(arguments: list[str]) -> None:
-    path = arguments[0]
+    # as python has it: whole, so that it is found after the script has changed folders
+    path = os.path.abspath(arguments[0])  # noqa: PTH100
     sys.argv[:] = arguments
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = ModuleType("__main__")
     module.__file__ = path
+    module.__cached__ = None  # type: ignore[attr-defined]
+    module.__annotations__ = {}
     module.__loader__ = SourceFileLoader("__main__", path)
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
     # for good, not for the time of the call: whoever pickles a class of the script looks it up here, workers included
@@ -168,7 +175,8 @@ def _exit_code(exit_: SystemExit) -> int:
     if exit_.code is None:
         return 0
     if isinstance(exit_.code, int):
-        return exit_.code & 0xFF
+        # what does not fit is -1 to python
+        return exit_.code & 0xFF if abs(exit_.code) < 1 << 63 else 0xFF
     print(exit_.code, file=sys.stderr)  # noqa: T201 (what python itself does with sys.exit("text"))
     return 1
 
@@ -180,19 +188,25 @@ def _below_us(trace: TracebackType | None) -> TracebackType | None:
     ours = (__file__, getattr(runpy, "__file__", None), "<frozen runpy>")
     while below is not None and below.tb_frame.f_code.co_filename in ours:
         below = below.tb_next
-    return below or trace
+    # none of it is the script's where the script does not compile
+    return below
 
 
 def _await_working_threads(recorder: Recorder | None) -> None:
     """A script may train in a thread that outlives its last line: wait while it works, but for no forgotten thread."""
-    is_working = recorder is not None
-    while recorder is not None and is_working and _has_own_threads():
-        num_steps, cpu_s = recorder.num_steps, time.process_time()
+    is_working = True
+    while is_working and _has_own_threads():
+        num_steps, cpu_s = _num_steps(recorder), time.process_time()
         deadline = time.monotonic() + EXIT_LIMIT_S / 2
         while _has_own_threads() and time.monotonic() < deadline:
             time.sleep(0.05)
         is_preparing = num_steps == 0 and time.process_time() - cpu_s > _BUSY_SHARE * EXIT_LIMIT_S / 2
-        is_working = recorder.num_steps > num_steps or is_preparing
+        is_working = _num_steps(recorder) > num_steps or is_preparing
+
+
+def _num_steps(recorder: Recorder | None) -> int:
+    """None are seen without a recorder: such a rank works while it computes."""
+    return recorder.num_steps if recorder is not None else 0
 
 
 def _has_own_threads() -> bool:

@@ -22,6 +22,7 @@ class StatusLine:
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     @classmethod
     def from_environment(cls) -> StatusLine:
@@ -35,8 +36,13 @@ class StatusLine:
             return cls(None)
         return cls(int(text))
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Not in a child that the script forks: what becomes of that is the script's affair."""
+        return os.getpid() == self._pid
+
     def send(self, kind: str, **content: Any) -> None:
-        if self._fd is None:
+        if self._fd is None or not self.is_of_this_process:
             return
         line = json.dumps({"kind": kind, "at_ns": now_ns(), **content}) + "\n"
         view = memoryview(line.encode())

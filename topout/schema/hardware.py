@@ -150,13 +150,13 @@ def _peak(device: Device) -> DevicePeak | None:
         figure = device.figures.get(key)
         return figure.value if figure else None
 
-    fp32, bandwidth, memory = value("fp32"), value("memory_bandwidth"), value("memory")
+    fp32, bandwidth, memory = device.rate("fp32"), value("memory_bandwidth"), value("memory")
     if fp32 is None or bandwidth is None or memory is None:
         return None
     rates = {precision: device.rate(precision) for precision in ("bf16", "fp16", "tf32")}
     return DevicePeak(
         name=device.name,
-        fp32_flops_per_s=fp32,
+        fp32_flops_per_s=fp32.value,
         memory_bytes_per_s=bandwidth,
         memory_bytes=int(memory),
         **{f"{precision}_flops_per_s": rate.value if rate else None for precision, rate in rates.items()},

@@ -157,7 +157,13 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
             f"{folder.run_json} cannot be read.", why=str(error), do="the file is damaged; restore it or run again"
         ) from error
     version = run.get("version") if isinstance(run, dict) else None
-    if not isinstance(version, int) or version > RUN_VERSION:
+    if not isinstance(version, int):
+        raise TopoutError(
+            f"{folder.run_json} cannot be read.",
+            why="it holds no version, so a run did not write it, or not all of it",
+            do="the file is damaged; restore it or run again",
+        )
+    if version > RUN_VERSION:
         raise TopoutError(
             f"{path} was written by a newer topout.",
             why=f"its format is version {version}, this topout reads up to {RUN_VERSION}",

@@ -117,11 +117,12 @@ def parse_bind(text: str) -> tuple[str, bool]:
 
 def parse_per_node(text: str | int) -> int | str:
     """A number of ranks, or what each host gets one rank for."""
-    if isinstance(text, int) or text.lstrip("-").isdigit():
+    if text in PER_NODE:
+        return text
+    try:
         return int(text)
-    if text not in PER_NODE:
-        raise _unknown_word("--per-node", text, PER_NODE)
-    return text
+    except ValueError:
+        raise _unknown_word("--per-node", str(text), PER_NODE) from None
 
 
 def _unknown_word(flag: str, text: str, valid: Sequence[str]) -> TopoutError:
@@ -154,11 +155,11 @@ def find_config(script: str | None) -> Path | None:
     """`topout.toml` in the current folder, else beside the script."""
     # texts, since most have no such file, and `pathlib` takes longer to load than this to look
     beside = [os.path.dirname(os.path.realpath(script))] if script else []  # noqa: PTH120
-    for place in (os.getcwd(), *beside):  # noqa: PTH109
+    for place in (os.curdir, *beside):
         if os.path.isfile(f"{place}/{CONFIG_NAME}"):  # noqa: PTH113
             from pathlib import Path
 
-            return Path(place) / CONFIG_NAME
+            return Path(place).absolute() / CONFIG_NAME
     return None
 
 
@@ -168,7 +169,9 @@ def _read_config(path: Path) -> dict[str, tuple[Any, int]]:
 
     # [site] is for `submit.site`
     found = read_table(path, "run", _FROM_FILE, other_tables=("site",))
-    return {key: (_READ.get(key, _as_it_is)(value), line) for key, (value, line) in found.items()}
+    values = {key: (_READ.get(key, _as_it_is)(value), line) for key, (value, line) in found.items()}
+    policy, line = found.get("bind", (None, 0))
+    return values | ({"bind_report": (True, line)} if isinstance(policy, str) and parse_bind(policy)[1] else {})
 
 
 def _as_it_is(value: Any) -> Any:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from topout.schema.errors import TopoutError
+from topout.schema.hardware import find_row
 from topout.study.description import Ranged
 from topout.study.job import Job
 from topout.study.simulate import Slow, simulate
 from topout.study.step_model import Step, expected_step
+from topout.study.storage import unknown_storage
 from topout.study.system import System
 
 DRAWS = 200
@@ -101,7 +103,8 @@ def check_nodes(nodes: Sequence[int], system: System) -> None:
         )
 
 
-def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int]) -> list[str]:
+def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, is_scaled: bool = False) -> list[str]:
+    """`is_scaled`: to another device than the system's, because that was asked for."""
     found = []
     known = job.value.calibrated_nodes
     if known and max(nodes) > FAR * known:
@@ -111,14 +114,30 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int]) -> 
         )
     if not known:
         found.append("The job does not say on how many nodes its numbers were measured (calibrated_nodes).")
+    if not is_scaled:
+        found.extend(_other_device(job.value, system.value))
     given = job.value.input
     if given.source != "none" and not given.sample_bytes and not given.loader_samples_per_s:
         found.append(
             f"input.source is {given.source}, and input.sample_bytes is 0: reading costs nothing here. Set it."
         )
+    found.extend(
+        f"input.source is {given.source}, and the system does not say how fast [{name}] is: it counts as no limit."
+        for name in unknown_storage(given, system.value)
+    )
     if not job.ranges and not system.ranges:
         found.append("No number has a range, so there is no interval; write {value, low, high} for those you doubt.")
     return found
+
+
+def _other_device(job: Job, system: System) -> list[str]:
+    measured, there = find_row(job.device), find_row(system.device)
+    if measured is None or there is None or measured is there:
+        return []
+    return [
+        f"The job was measured on {job.device}, and {system.title} has {system.device}: its seconds are not scaled. "
+        f"topout simulate --device '{there.name}' scales them."
+    ]
 
 
 def node_counts(text: str) -> list[int]:

@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -26,7 +27,12 @@ NORMAL_TENTH = 1.2815515655446004
 _WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
 _AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "prefetch")
 _ABOVE_ZERO = ("latency_s", "forward_s", "backward_s", "links", "sharpness")
+_LINKS = ("inside", "between")
+"""Of a link nothing is free: unlike storage, it has a bandwidth."""
 _SHARES = ("first_ready", "ready", "shares")
+MOST_GROUPS = 10_000
+"""Of gradients: more than any network has tensors to put into them."""
+_WHOLE_BELOW = 2**63
 
 
 @dataclass(frozen=True)
@@ -159,11 +165,11 @@ class _Reader:
     def _leaf(self, kind: type, value: Any, path: tuple[str, ...]) -> Any:
         place = self._place(path)
         if kind in (float, int):
-            return _checked_number(kind, self._without_range(value, path), place, path[-1])
+            return _checked_number(kind, self._without_range(value, path), place, path)
         if kind == tuple[float, ...]:
             if not isinstance(value, list):
                 raise TopoutError(f"{place} is {value!r}.", why="It is a list of numbers.", do="[0.3, 0.7, 1.0]")
-            return tuple(_checked_number(float, each, place, path[-1]) for each in value)
+            return tuple(_checked_number(float, each, place, path) for each in value)
         if not isinstance(value, kind):
             kinds = "true or false" if kind is bool else "a text"
             raise TopoutError(f"{place} is {value!r}.", why=f"It is {kinds}.", do="see docs/simulate.md")
@@ -175,7 +181,7 @@ class _Reader:
         if not isinstance(value, dict):
             return value
         place = self._place(path)
-        if set(value) != {"value", "low", "high"} or not all(map(_is_number, value.values())):
+        if set(value) != {"value", "low", "high"} or not all(map(_is_finite, value.values())):
             raise TopoutError(
                 f"{place} is {value}.", why="A range is value, low and high.", do="{value = 3, low = 2, high = 5}"
             )
@@ -189,20 +195,28 @@ def _is_needed(entry: Field[Any]) -> bool:
     return entry.default is MISSING and entry.default_factory is MISSING
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    except OverflowError:
+        # a whole number of more digits than a float has room for
+        return False
 
 
-def _checked_number(kind: type, value: Any, place: str, name: str) -> float | int:
-    if not _is_number(value) or not np.isfinite(value):
+def _checked_number(kind: type, value: Any, place: str, path: tuple[str, ...]) -> float | int:
+    name = path[-1]
+    if not _is_finite(value):
         raise TopoutError(f"{place} is {value!r}.", why="It is a number.", do="SI units: 25e9, not '25 GB/s'")
     whole = int(value)
     if kind is int and whole != value:
         raise TopoutError(f"{place} is {value}.", why="It is a whole number.", do=f"{whole} or {whole + 1}")
+    is_link_rate = name == "bytes_per_s" and path[0] in _LINKS
     limits = [
         (name in _AT_LEAST_ONE, value >= 1, "at least 1"),
-        (name in _ABOVE_ZERO, value > 0, "above 0"),
+        (name in _ABOVE_ZERO or is_link_rate, value > 0, "above 0"),
         (name in _SHARES, 0 <= value <= 1, "between 0 and 1"),
+        (name == "groups", value <= MOST_GROUPS, f"at most {MOST_GROUPS:,}"),
+        (kind is int, value < _WHOLE_BELOW, "below 2^63"),
         (True, value >= 0, "not negative"),
     ]
     for applies, holds, words in limits:

@@ -9,6 +9,7 @@ computing (input, communication, host code) stays as it was: a device cannot hel
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from topout.schema.measures import Measures
 COMPUTING = ("copy", "forward", "backward", "optimizer")
 USUAL_UTILISATION = (0.2, 0.35, 0.5)
 """Low, middle and high share of its peak that a device reaches in training."""
+_INSTEAD: dict[str, tuple[str, ...]] = {"fp64": (), "fp32": (), "tf32": ("fp32",)}
+"""What computes in place of a precision that a device lacks; of those not named, halves and then single precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,12 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
             why="The hardware table does not have the device, and no operations were counted.",
             do="record on a GPU of `topout hardware`, or with a loop whose backward topout can follow",
         )
+    if old is not None and rate_for(old, precision) is None:
+        raise TopoutError(
+            f"{old.name}, the device of the run, has no rate for {precision}.",
+            why="The hardware table does not have it, so there is nothing to scale by.",
+            do=f"--precision in which the job computed; see topout hardware '{old.name}'",
+        )
     found = []
     for device in devices():
         times = _ratios(old, device, busy_s, precision) if old is not None else _from_peak(flops, device, precision)
@@ -93,8 +102,7 @@ def read_prices(path: Path) -> Prices:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         rows: Mapping[str, Any] = table["device"]
-        per_hour = {name.lower(): float(row["per_hour"]) for name, row in rows.items() if "per_hour" in row}
-        watts = {name.lower(): float(row["watts"]) for name, row in rows.items() if "watts" in row}
+        per_hour, watts = (_amounts(path, rows, key) for key in ("per_hour", "watts"))
         return Prices(str(table["date"]), str(table.get("currency", "")), per_hour, watts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TopoutError(
@@ -102,6 +110,25 @@ def read_prices(path: Path) -> Prices:
             why=f"{type(error).__name__}: {error}",
             do='date = "2026-11-01", then [device."H200"] with per_hour = 3.2 and watts = 700',
         ) from error
+
+
+def amount_of(amounts: Mapping[str, float], device: str) -> float | None:
+    """Of prices or watts: by the name as it stands, by that of the table, or by another that means the same row."""
+    row = find_row(device)
+    for name in (device, row.name if row else device):
+        if name.lower() in amounts:
+            return amounts[name.lower()]
+    return next((amount for name, amount in amounts.items() if row is not None and find_row(name) is row), None)
+
+
+def _amounts(path: Path, rows: Mapping[str, Any], key: str) -> dict[str, float]:
+    found = {name.lower(): float(row[key]) for name, row in rows.items() if key in row}
+    for name, amount in found.items():
+        if not 0 <= amount < inf:
+            raise TopoutError(
+                f"{path}: {key} of {name!r} is {amount}.", why="It is a number, 0 or more.", do=f"{key} = 3.2"
+            )
+    return found
 
 
 def _flops_of_a_rank(measures: Measures) -> float:
@@ -151,13 +178,15 @@ def place_step(measures: Measures, bytes_per_s: float | None) -> Placement | Non
 
 
 def rate_for(device: Device, precision: str) -> tuple[str, Figure] | None:
-    """The arithmetic a job of that precision uses, and its name: the nearest that the device has.
+    """The arithmetic a job of that precision uses, and its name: the nearest that the device has, and none that is less
+    precise than libraries would choose.
 
     Where halves are slower than single precision, libraries compute in single precision.
     """
-    wanted = next(((name, found) for name in (precision, "fp16", "fp32") if (found := device.rate(name))), None)
+    allowed = _INSTEAD.get(precision, ("fp16", "fp32"))
+    wanted = next(((name, found) for name in (precision, *allowed) if (found := device.rate(name))), None)
     single = device.rate("fp32")
-    if wanted is not None and single is not None and precision != "fp64" and single.value > wanted[1].value:
+    if wanted is not None and single is not None and "fp32" in allowed and single.value > wanted[1].value:
         return "fp32", single
     return wanted
 
@@ -201,8 +230,8 @@ def _fit(
     low, middle, high = (other_s + time_s for time_s in busy)
     batch = measures.input.batch_size
     rate = batch / middle if batch else None
-    price = prices.per_hour.get(device.name.lower()) if prices else None
-    watts = prices.watts.get(device.name.lower()) if prices else None
+    price = amount_of(prices.per_hour, device.name) if prices else None
+    watts = amount_of(prices.watts, device.name) if prices else None
     hours = 1e6 / rate / 3600 if rate else None
     return Fit(
         device=device.name,

@@ -2,8 +2,9 @@
 
 A node fails after an exponential time, so all of them together do at a rate of nodes / node_hours, and what was done
 since the last checkpoint is done again after a restart. Failures forget the past, so a stretch between two checkpoints
-is one try after another until one holds, and a training is as many such stretches; a thousand trainings are a few
-arrays. In closed form the mean of a stretch of t seconds is e^(rate restart) (e^(rate t) - 1) / rate (Daly, 2006).
+is one try after another until one holds, and a training is as many such stretches as it has whole intervals, and a
+shorter one for the rest; a thousand trainings are a few arrays. In closed form the mean of a stretch of t seconds is
+e^(rate restart) (e^(rate t) - 1) / rate (Daly, 2006).
 
     best interval    sqrt(2 checkpoint / rate) - checkpoint          (Young, Daly)
 
@@ -11,7 +12,8 @@ A checkpoint that does not block holds only when it is written: that time counts
 failures that come together (a switch, a power line): those hit one job less often and cost no more.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import exp, expm1, sqrt
 
 import numpy as np
@@ -64,6 +66,16 @@ class Stretch:
     def expected_s(self) -> float:
         return exp(self.rate * self.restart_s) * expm1(self.rate * self.seconds) / self.rate
 
+    @property
+    def fails_at_first(self) -> float:
+        """Chance of it."""
+        return -expm1(-self.rate * self.seconds)
+
+    @property
+    def holds_again(self) -> float:
+        """Chance that a try after a failure, restart included, is the last."""
+        return exp(-self.rate * (self.restart_s + self.seconds))
+
 
 def age(job: Job, step: Step, nodes: int, undisturbed_s: float, *, seed: int = 0, draws: int = DRAWS) -> Ageing:
     """`undisturbed_s`: how long the training would take if nothing failed, evaluation and checkpoints included."""
@@ -82,25 +94,28 @@ def age(job: Job, step: Step, nodes: int, undisturbed_s: float, *, seed: int = 0
     interval_s = min(undisturbed_s, step_s * checkpoint.every_steps) if checkpoint.every_steps else undisturbed_s
     stretch = Stretch(seconds=interval_s, restart_s=restart_s, rate=rate)
     _check(stretch, nodes, saving_s)
-    random = np.random.default_rng(seed)
-    num = max(1, round(undisturbed_s / interval_s))
-    drawn_s, counts = _draw(stretch, num, random, draws)
+    stretches = _stretches(stretch, undisturbed_s)
+    drawn_s, counts = _draw(stretches, np.random.default_rng(seed), draws)
     low, middle, high = (float(edge) / 3600 for edge in np.quantile(drawn_s, [0.1, 0.5, 0.9]))
     # of the undisturbed time, what is not spent on checkpoints stays the same whatever the interval
     working_s = undisturbed_s * (1 - (saving_s / interval_s if checkpoint.every_steps else 0.0))
     best_s = best_interval_s(rate, saving_s, writing_s)
-    best = Stretch(seconds=best_s + saving_s, restart_s=restart_s, rate=rate) if best_s else None
+    best = None
+    if best_s is not None:
+        with_saving_s = best_s + saving_s
+        whole = Stretch(seconds=with_saving_s, restart_s=restart_s, rate=rate)
+        best = _stretches(whole, working_s * with_saving_s / best_s)
     return Ageing(
         nodes=nodes,
         undisturbed_hours=undisturbed_s / 3600,
         hours=middle,
         low_hours=low,
         high_hours=high,
-        expected_hours=num * stretch.expected_s / 3600,
+        expected_hours=_expected_hours(stretches),
         failures=float(counts.mean()),
         interval_s=interval_s,
         best_interval_s=best_s,
-        best_hours=None if best is None or best_s is None else working_s / best_s * best.expected_s / 3600,
+        best_hours=None if best is None else _expected_hours(best),
     )
 
 
@@ -112,21 +127,33 @@ def best_interval_s(rate: float, saving_s: float, writing_s: float) -> float | N
     return max(saving_s, sqrt(2 * saving_s / rate) - saving_s) if saving_s < 1 / (2 * rate) else 1 / rate
 
 
+def _stretches(whole: Stretch, undisturbed_s: float) -> list[tuple[int, Stretch]]:
+    """How many there are of each length: whole ones, and the rest where a training is no multiple of them."""
+    num, rest_s = divmod(undisturbed_s, whole.seconds)
+    cut = [(int(num), whole), (1, replace(whole, seconds=rest_s))]
+    return [(times, stretch) for times, stretch in cut if times and stretch.seconds]
+
+
+def _expected_hours(stretches: Sequence[tuple[int, Stretch]]) -> float:
+    return sum(num * stretch.expected_s for num, stretch in stretches) / 3600
+
+
 def _draw(
-    stretch: Stretch, num: int, random: np.random.Generator, draws: int
+    stretches: Sequence[tuple[int, Stretch]], random: np.random.Generator, draws: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Seconds and failures of each training."""
-    rate, first_s = stretch.rate, stretch.seconds
-    again_s = stretch.restart_s + first_s
-    first_fails, again_holds = -expm1(-rate * first_s), exp(-rate * again_s)
-    mean = num * first_fails / again_holds
+    mean = sum(num * stretch.fails_at_first / stretch.holds_again for num, stretch in stretches)
     draws = int(max(20, min(draws, _MOST_FAILURES / max(1.0, mean))))
-    firsts = random.binomial(num, first_fails, draws)
-    # tries that fail before the one that holds, of every stretch that failed at first
-    others = np.where(firsts > 0, random.negative_binomial(np.maximum(firsts, 1), again_holds), 0)
-    seconds = num * first_s + firsts * stretch.restart_s
-    seconds = seconds + _lost(firsts, first_s, rate, random) + _lost(others, again_s, rate, random)
-    return seconds, (firsts + others).astype(np.int64)
+    seconds, failures = np.zeros(draws), np.zeros(draws, dtype=np.int64)
+    for num, stretch in stretches:
+        firsts = random.binomial(num, stretch.fails_at_first, draws)
+        # tries that fail before the one that holds, of every stretch that failed at first
+        others = np.where(firsts > 0, random.negative_binomial(np.maximum(firsts, 1), stretch.holds_again), 0)
+        again_s = stretch.restart_s + stretch.seconds
+        seconds += num * stretch.seconds + firsts * stretch.restart_s
+        seconds += _lost(firsts, stretch.seconds, stretch.rate, random) + _lost(others, again_s, stretch.rate, random)
+        failures += firsts + others
+    return seconds, failures
 
 
 def _lost(counts: NDArray[np.int64], limit_s: float, rate: float, random: np.random.Generator) -> NDArray[np.float64]:

@@ -124,8 +124,8 @@ def propose_each(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int],
 
 def hours_of(mesh: Mesh, job: Job, system: System, nodes: int, work: Work) -> float:
     """Until the work is done."""
-    samples = work.samples_at(mesh.batch, work.critical_batch and work.critical_batch[0])
-    return samples / mesh.batch * mesh_step(mesh, job, system, nodes).seconds / 3600
+    steps = work.steps_at(mesh.batch, work.critical_batch and work.critical_batch[0])
+    return steps * mesh_step(mesh, job, system, nodes).seconds / 3600
 
 
 def _meshes(job: Job, system: System, plain: Mesh, device_bytes: float, work: Work) -> Iterator[Mesh]:

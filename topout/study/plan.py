@@ -7,7 +7,7 @@ accuracy: at another batch the rate and the warm-up must be tuned again (docs/la
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from topout.schema.errors import TopoutError
 from topout.study.curve import check_nodes, own_error
 from topout.study.description import NORMAL_TENTH, Ranged
-from topout.study.devices import Prices
+from topout.study.devices import Prices, amount_of
 from topout.study.job import Job
 from topout.study.mesh_proposal import Proposal
 from topout.study.step_model import expected_step
@@ -37,8 +37,8 @@ class Choice:
     high_hours: float
     node_hours: float
     efficiency: float
-    """Of node-hours, against one node."""
-    steps: float = 0.0
+    """Of node-hours, against the fewest nodes."""
+    steps: int = 0
     samples: float = 0.0
     """Until the end, at this batch."""
     cost: float | None = None
@@ -87,9 +87,14 @@ def plan(
 
     `meshes`: by nodes, where replicas do not fit; what they take is then planned with.
     """
+    nodes = sorted(set(nodes))
     check_nodes(nodes, system.value)
-    if work.samples <= 0:
-        raise TopoutError("There is nothing to train.", why="No samples are left.", do="--epochs and --samples above 0")
+    if not 0 < work.samples < inf:
+        raise TopoutError(
+            "There is nothing to train.",
+            why=f"{work.samples:g} samples are no amount.",
+            do="--epochs and --samples above 0",
+        )
     price = _price(system.value, prices)
     choices = (
         [_of_mesh(one, work, price, deadline) for _, one in sorted(meshes.items())]
@@ -132,7 +137,7 @@ def _of_replicas(
             others *= 1 + own * random.standard_normal(DRAWS)
         low, high = (float(edge) for edge in np.quantile(others, [0.1, 0.9]))
         batch = _batch(job.value, system.value, count)
-        samples = work.samples_at(batch, work.critical_batch and work.critical_batch[0])
+        critical = work.critical_batch and work.critical_batch[0]
         choices.append(
             Choice(
                 nodes=count,
@@ -142,8 +147,8 @@ def _of_replicas(
                 high_hours=max(high, hours),
                 node_hours=hours * count,
                 efficiency=1.0,
-                steps=samples / batch,
-                samples=samples,
+                steps=work.steps_at(batch, critical),
+                samples=work.samples_at(batch, critical),
                 cost=None if price is None else price * hours * count,
                 chance=None if deadline is None else float((others <= deadline.hours).mean()),
             )
@@ -153,7 +158,7 @@ def _of_replicas(
 
 def _of_mesh(found: Proposal, work: Work, price: float | None, deadline: Deadline | None) -> Choice:
     batch = found.mesh.batch
-    samples = work.samples_at(batch, work.critical_batch and work.critical_batch[0])
+    critical = work.critical_batch and work.critical_batch[0]
     node_hours = found.hours * found.nodes
     return Choice(
         nodes=found.nodes,
@@ -163,8 +168,8 @@ def _of_mesh(found: Proposal, work: Work, price: float | None, deadline: Deadlin
         high_hours=found.high_hours,
         node_hours=node_hours,
         efficiency=1.0,
-        steps=samples / batch,
-        samples=samples,
+        steps=work.steps_at(batch, critical),
+        samples=work.samples_at(batch, critical),
         cost=None if price is None else price * node_hours,
         chance=None if deadline is None else _chance(found, deadline.hours),
     )
@@ -180,8 +185,12 @@ def _chance(found: Proposal, within_hours: float) -> float:
 
 
 def best_value(choices: Sequence[Choice]) -> Choice:
-    """Least time times node-hours: the point from which on doubling the nodes brings less than it costs."""
-    return min(choices, key=lambda choice: choice.hours * choice.node_hours)
+    """Least time times node-hours: the point from which on doubling the nodes brings less than it costs.
+
+    Not where the batch is larger than all there is to train, as long as another has a smaller one.
+    """
+    filled = [choice for choice in choices if choice.batch <= choice.samples]
+    return min(filled or choices, key=lambda choice: choice.hours * choice.node_hours)
 
 
 def _batch(job: Job, system: System, nodes: int) -> int:
@@ -191,20 +200,21 @@ def _batch(job: Job, system: System, nodes: int) -> int:
 def _hours(job: Job, system: System, work: Work, nodes: int) -> float:
     step = expected_step(job, system, nodes)
     critical = work.critical_batch and work.critical_batch[0]
-    return work.samples_at(step.samples, critical) / step.samples_per_s / 3600
+    return work.steps_at(step.samples, critical) * step.seconds / 3600
 
 
 def _price(system: System, prices: Prices | None) -> float | None:
     """Of a node for an hour."""
     if prices is None:
         return None
-    if system.device.lower() not in prices.per_hour:
+    price = amount_of(prices.per_hour, system.device)
+    if price is None:
         raise TopoutError(
             f"The prices do not name {system.device!r}.",
             why=f"They are of {', '.join(prices.per_hour) or 'nothing'}, and {system.title} has {system.device!r}.",
             do=f'[device."{system.device}"] with per_hour = 3.2',
         )
-    return prices.per_hour[system.device.lower()] * system.ranks_per_node
+    return price * system.ranks_per_node
 
 
 def _late(found: Plan, deadline: Deadline | None) -> list[str]:
@@ -219,6 +229,20 @@ def _late(found: Plan, deadline: Deadline | None) -> list[str]:
 
 
 def _notes(choices: Sequence[Choice], work: Work) -> list[str]:
+    return [*_unfilled(choices), *_beyond_critical(choices, work)]
+
+
+def _unfilled(choices: Sequence[Choice]) -> list[str]:
+    larger = [choice for choice in choices if choice.batch > choice.samples]
+    if not larger:
+        return []
+    return [
+        f"From {larger[0].nodes:,} nodes on the batch ({larger[0].batch:,}) is larger than all there is to train "
+        f"({larger[0].samples:,.0f} samples): one step, of which a part is wanted."
+    ]
+
+
+def _beyond_critical(choices: Sequence[Choice], work: Work) -> list[str]:
     if work.critical_batch is None:
         return [
             "The critical batch is not known, so the number of epochs is taken for fixed: true of small batches alone. "

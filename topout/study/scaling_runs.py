@@ -52,7 +52,8 @@ def rank_counts(text: str | None, *, least: int = 2) -> list[int]:
             raise ValueError(text)
     except ValueError:
         why = "There are two at least, since speed-up is a ratio." if least > 1 else "They are whole and above zero."
-        raise TopoutError(f"--ranks {text} are no numbers of ranks.", why=why, do="--ranks 1,2,4") from None
+        problem = "There are no numbers of ranks." if text is None else f"--ranks {text} are no numbers of ranks."
+        raise TopoutError(problem, why=why, do="--ranks 1,2,4") from None
     return sorted(set(found))
 
 

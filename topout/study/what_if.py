@@ -13,7 +13,7 @@ from math import ceil, inf
 
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import Device, devices, find_row
-from topout.study.description import Ranged, change
+from topout.study.description import MOST_GROUPS, Ranged, change
 from topout.study.devices import time_ratios
 from topout.study.job import Job
 from topout.study.simulate import Slow
@@ -61,7 +61,14 @@ def _groups(text: str, job: Job, assignment: str) -> int:
         raise TopoutError(
             f"{assignment!r} is no size.", why="It is bytes above 0.", do="--what-if gradients.bucket_bytes=25e6"
         ) from None
-    return max(1, ceil(job.gradients.bytes / size))
+    groups = job.gradients.bytes / size
+    if groups > MOST_GROUPS:
+        raise TopoutError(
+            f"{assignment!r} makes {groups:,.0f} groups of gradients.",
+            why=f"There are at most {MOST_GROUPS:,}. The unit is bytes: 25 MB is 25e6.",
+            do="--what-if gradients.bucket_bytes=25e6",
+        )
+    return max(1, ceil(groups))
 
 
 def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Job]:
@@ -103,10 +110,12 @@ def slow_ranks(text: str) -> Slow:
     """`3x1.5`: three ranks take one and a half times as long."""
     ranks, is_given, factor = text.partition("x")
     try:
-        if not is_given or float(factor) < 1 or int(ranks) < 1:
+        if not is_given or not 1 <= float(factor) < inf or int(ranks) < 1:
             raise ValueError(text)
         return Slow(int(ranks), float(factor))
     except ValueError:
         raise TopoutError(
-            f"{text!r} slows nobody down.", why="It is RANKSxFACTOR, the factor 1 or more.", do="--slow 1x1.5"
+            f"{text!r} slows nobody down.",
+            why="It is RANKSxFACTOR, the factor 1 or more and finite.",
+            do="--slow 1x1.5",
         ) from None

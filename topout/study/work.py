@@ -5,11 +5,14 @@ samples(b) = E (1 + b / B)        E = S B samples of a tiny batch, B the critica
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
 from topout.study.description import NORMAL_TENTH
 from topout.study.target_loss import Target
+
+_STEP_DIGITS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,11 @@ class Work:
     def samples_at(self, batch: float, critical: float | None) -> float:
         """Samples until the target: S B of them for a tiny batch, more for a large one."""
         return self.samples if critical is None else self.samples * (1 + batch / critical)
+
+    def steps_at(self, batch: float, critical: float | None) -> int:
+        """Whole ones: a batch larger than what is left trains one step as any other does."""
+        # a last digit that floats made up is no step
+        return max(1, ceil(round(self.samples_at(batch, critical) / batch, _STEP_DIGITS)))
 
     @property
     def fewest_steps(self) -> float | None:

@@ -29,7 +29,9 @@ def state_of_id(scheduler: str, job_id: str) -> State:
         return "unknown"
     command = [word.format(job=job_id) for word in queue.state_command]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_ANSWER_WITHIN_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     word = queue.read_state(answer.stdout, job_id)

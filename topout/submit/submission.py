@@ -186,11 +186,16 @@ def submit(submission: Submission) -> tuple[JobFolder, str | None]:
         _write_job(submission, job)
         if at_the_end:
             _write_script(job.eval_script, evaluation_script(submission, job, None))
-        job_id = _send(submission, job.script)
     except BaseException as error:
         shutil.rmtree(job.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise _unwritable(job, error) from error
+        raise
+    try:
+        job_id = _send(submission, job.script)
+    except TopoutError:
+        # refused; whatever else happens, the job may be in line and needs its folder
+        shutil.rmtree(job.path, ignore_errors=True)
         raise
     job.ids_file.write_text(f"{job_id}\n")
     if not submission.evaluation_words or at_the_end:
@@ -256,7 +261,13 @@ def _send(submission: Submission, script: Path) -> str:
     command = submission.plugin.submit_command(script)
     try:
         answer = subprocess.run(
-            command, cwd=submission.folder, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False
+            command,
+            cwd=submission.folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _refused(command, str(error)) from error

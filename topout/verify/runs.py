@@ -40,10 +40,14 @@ def _series(folder: RunFolder) -> Series:
 
 
 def _steady(series: Series) -> tuple[Steps, StepPhases]:
-    """Step time of the slowest rank, and phases as the mean over ranks."""
+    """Step time of the job, from one step's last rank to the next step's, and phases as the mean over ranks.
+
+    Ranks that seldom meet are slow in turns: the longest of each step's durations would add up to more than the run.
+    """
     # what follows the last optimizer step is no part of a step: leave that step out where there is such a tail
     last = -1 if series.tail_ns.any() else None
-    step_ns = series.duration_ns[:, :last].max(axis=0).astype(np.float64)
+    ends_ns = (series.start_ns + series.duration_ns)[:, :last].max(axis=0)
+    step_ns = np.diff(ends_ns, prepend=0).astype(np.float64)
     phase_ns = series.phase_ns[:, :last].mean(axis=0).astype(np.float64)
     return step_ns, phase_ns
 

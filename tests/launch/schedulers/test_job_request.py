@@ -1,6 +1,7 @@
 """A job is asked for in each scheduler's own words, and what it has no word for is refused."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -57,6 +58,20 @@ def test_slurm_is_asked_in_its_words() -> None:
         "#SBATCH --requeue",
         "#SBATCH --constraint=a100",
     ]
+
+
+@pytest.mark.parametrize("scheduler", [slurm, lsf, pbs, sge, flux])
+def test_a_folder_with_a_blank_stays_one_word(scheduler) -> None:
+    folder = Path("/home/me/sub mit")
+    lines = scheduler.directives(bare(nodes=1, working_folder=folder, output=folder / "output.txt"))
+    named = [line for line in lines if "sub mit" in line]
+    assert named
+    assert all(any("sub mit" in word for word in shlex.split(line[1:])) for line in named)
+
+
+def test_a_folder_with_a_line_break_is_refused() -> None:
+    with pytest.raises(TopoutError, match="cannot stand in a job script"):
+        slurm.directives(bare(working_folder=Path("/home/n\nl")))
 
 
 def test_a_job_that_names_nodes_and_nothing_else_gets_them_whole() -> None:

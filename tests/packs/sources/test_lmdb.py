@@ -1,12 +1,13 @@
 """LMDB environments as others write them, in both layouts on disk, and cut ones."""
 
+import os
 import threading
 
 import pytest
 
 from tests.packs.sources.reading import jpeg, read_all
 from topout.packs.sources import choose_source, open_source
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 
 
 def write_lmdb(path, entries: dict[bytes, bytes], *, subdir: bool = True) -> None:
@@ -50,6 +51,28 @@ def test_a_file_that_is_no_lmdb_is_refused(tmp_path):
     (tmp_path / "x.lmdb").write_bytes(b"not lmdb" * 1000)
     with pytest.raises(TopoutError, match="cannot be read as LMDB"):
         read_all(tmp_path / "x.lmdb")
+
+
+def break_leaves(file) -> None:
+    """Every page of leaves says that it is one of an overflow: the number of a page, two bytes, then its flags."""
+    leaf, overflow, page_bytes = 0x02, 0x04, os.sysconf("SC_PAGE_SIZE")
+    data = file.read_bytes()
+    with open(file, "r+b") as opened:
+        for page in range(2, len(data) // page_bytes):
+            place = page * page_bytes + 10
+            if data[place] == leaf:
+                opened.seek(place)
+                opened.write(bytes([overflow]))
+
+
+@pytest.mark.parametrize("is_listed_before", [False, True])
+def test_a_damaged_page_is_the_files_and_no_traceback(tmp_path, is_listed_before):
+    write_lmdb(tmp_path / "l", {b"%05d" % number: bytes(100) for number in range(5_000)})
+    listing = open_source(tmp_path / "l")[1] if is_listed_before else None
+    break_leaves(tmp_path / "l" / "data.mdb")
+    with pytest.raises(TopoutError, match="cannot be read as LMDB") as raised:
+        list((listing or open_source(tmp_path / "l")[1]).read_range(0, 10))
+    assert "MDB_CORRUPTED" in raised.value.why and raised.value.exit_code == ExitCode.ENVIRONMENT
 
 
 def test_several_threads_and_listings_read_one_environment(tmp_path):

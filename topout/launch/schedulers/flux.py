@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from topout.launch.allocation import Allocation
-from topout.launch.job_request import JobRequest, refuse
+from topout.launch.job_request import JobRequest, quoted, refuse
 from topout.launch.node_list import expand_hosts
 from topout.launch.variables import read_number, read_task
 from topout.schema.errors import ExitCode, TopoutError
@@ -59,7 +59,9 @@ def ask(allocation: Allocation, environ: Mapping[str, str]) -> Allocation:
     job = environ.get("FLUX_JOB_ID")
     command = ["flux", "jobs", "--no-header", "--format={nodelist}", job] if job else ["flux", "getattr", "hostlist"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_ANSWER_WITHIN_S, check=True
+        )
         hosts = expand_hosts(done.stdout.strip(), source=" ".join(command[:2]))
     except (OSError, subprocess.SubprocessError) as error:
         if allocation.task is not None:
@@ -110,8 +112,8 @@ def directives(request: JobRequest) -> list[str]:
         "time-limit": f"{request.time_s}s",
         "bank": request.account,
         "queue": request.partition,
-        "output": request.output,
-        "cwd": request.working_folder,
+        "output": quoted(str(request.output)),
+        "cwd": quoted(str(request.working_folder)),
         "signal": None if request.warn_s is None else f"{WARNING_SIGNAL}@{request.warn_s}s",
     }
     lines = [f"#FLUX: --{name}={value}" for name, value in values.items() if value is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from topout.launch.allocation import Allocation, Task
-from topout.launch.job_request import JobRequest, hours_minutes_seconds
+from topout.launch.job_request import JobRequest, hours_minutes_seconds, quoted
 from topout.launch.node_list import compress_counts, expand_counts, expand_hosts, read_host_file
 from topout.launch.variables import contradiction, has_terminal, read_number, read_task
 from topout.schema.errors import TopoutError
@@ -241,8 +241,8 @@ def directives(request: JobRequest) -> list[str]:
         "qos": request.qos,
         "switches": request.switches,
         # % stands for a number in names of files
-        "output": _quoted(str(request.output).replace("%", "%%")),
-        "chdir": _quoted(str(request.working_folder)),
+        "output": quoted(str(request.output).replace("%", "%%")),
+        "chdir": quoted(str(request.working_folder)),
         # B: to the script's shell alone; the agents hear of it from the head
         "signal": None if request.warn_s is None else f"B:{WARNING_SIGNAL[3:]}@{request.warn_s}",
         # a job that starts again must not wipe what it said before
@@ -251,14 +251,6 @@ def directives(request: JobRequest) -> list[str]:
     lines = [f"#SBATCH --{name}={value}" for name, value in values.items() if value is not None]
     lines.append(f"#SBATCH --{'' if request.is_requeued else 'no-'}requeue")
     return [*lines, *(["#SBATCH --exclusive"] if request.wants_whole_nodes else []), *request.extra]
-
-
-def _quoted(path: str) -> str:
-    """As a directive reads it; plain where nothing needs it."""
-    if not set(path) & set(" \t'\"\\#"):
-        return path
-    escaped = path.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def submit_command(script: Path) -> list[str]:

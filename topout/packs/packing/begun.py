@@ -90,6 +90,17 @@ class BegunPack:
             self._lock = -1
 
 
+def remove_left_behind(destination: Path) -> None:
+    """What a process left that was killed after its last rename; a folder that somebody packs in stays."""
+    if not (destination / FOLDER_NAME).is_dir():
+        return
+    try:
+        begun = BegunPack(destination)
+    except (OSError, TopoutError):
+        return
+    begun.remove()
+
+
 def _check_ours(destination: Path) -> None:
     """Taking its place, a pack removes files that an older one left; nobody else's may be among them."""
     if not destination.is_dir():

@@ -9,6 +9,8 @@ from topout.schema.errors import TopoutError
 
 ON_ERROR = ("stop", "skip")
 DEFAULT_QUALITY = 90
+_LARGEST_FILE = 2**63 - 1
+"""Bytes; offsets have 64 bits, one of them a sign."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +71,10 @@ def _check(options: PackOptions) -> None:
     for flag, side in sides.items():
         if side is not None and side < 1:
             raise _refusal(flag, side, "it is a number of pixels")
-    if options.shard_bytes < 1:
-        raise _refusal("--shard-size", options.shard_bytes, "it is a size such as 256M")
+    if not 1 <= options.shard_bytes <= _LARGEST_FILE:
+        raise _refusal(
+            "--shard-size", options.shard_bytes, "it is a size such as 256M, and no file is larger than 8 EiB"
+        )
     if options.num_workers is not None and options.num_workers < 1:
         raise _refusal("--workers", options.num_workers, "at least one must do the work")
 

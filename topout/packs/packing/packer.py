@@ -13,7 +13,7 @@ from pathlib import Path
 
 from topout.packs.fields import Field
 from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry, read_manifest
-from topout.packs.packing.begun import FOLDER_NAME, BegunPack
+from topout.packs.packing.begun import BegunPack, remove_left_behind
 from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.plan import identity_of, make_plan, planned_fields
@@ -94,8 +94,7 @@ def _finished(
     )
     if not is_same:
         raise taken(destination, "--force")
-    # left by a process that was killed after its last rename
-    shutil.rmtree(destination / FOLDER_NAME, ignore_errors=True)
+    remove_left_behind(destination)
     return manifest
 
 

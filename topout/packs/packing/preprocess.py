@@ -1,20 +1,36 @@
 """What is done to samples once, when they are packed, instead of in every epoch: resize, encode anew, tile, stack.
 
 Without such an option images stay as they are, byte by byte. With one they are decoded, turned upright as EXIF says,
-and written again, which for JPEG loses a little. Not for random augmentation: that differs from epoch to epoch.
+and written again, which for JPEG loses a little; 16-bit images keep all bits as PNG, the upper 8 as JPEG. Not for
+random augmentation: that differs from epoch to epoch.
 """
 
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from topout.packs.deep_image import is_deep, upper_bits
 from topout.packs.fields import Field, Sample
 from topout.packs.image_header import read_image_header
 from topout.packs.packing.bands import band_fields, stack_bands, tile_corners, tiled_field
 from topout.packs.packing.options import DEFAULT_QUALITY, PackOptions
 from topout.schema.errors import ExitCode, TopoutError
 
-_UPRIGHT_MODES = ("L", "RGB")
+_JPEG_MODES = ("L", "RGB")
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
+_NEAR_MODES = {"PA": "RGBA", "I": "I;16"}
+"""What PNG holds instead of these; of others RGB."""
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What turns an image of that EXIF orientation upright, by Pillow's names."""
 
 
 class Preprocessor:
@@ -84,8 +100,10 @@ class Preprocessor:
 
     def _changed(self, name: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
         [field] = self._images[:1]
-        image = self._resized(_decode(sample[field.name]))
-        is_png = field.kind == "png"
+        image, is_png = _decode(sample[field.name]), field.kind == "png"
+        if is_deep(image) and not is_png:
+            image = upper_bits(image)
+        image = self._resized(image)
         tile = self._options.tile
         if tile is None:
             yield name, {**sample, field.name: self._encoded(image, is_png)}
@@ -110,31 +128,68 @@ class Preprocessor:
         if wanted is None or side <= wanted:
             return image
         size = tuple(max(1, round(length * wanted / side)) for length in image.size)
-        return image.resize(size, _pillow().Resampling.BICUBIC)
+        return _in_levels(image).resize(size, _pillow().Resampling.BICUBIC)
 
     def _encoded(self, image: Any, is_png: bool) -> bytes:
         target = io.BytesIO()
-        if is_png:
-            image.save(target, "PNG")
-        else:
-            upright = image if image.mode in _UPRIGHT_MODES else image.convert("RGB")
-            upright.save(target, "JPEG", quality=self._options.quality or DEFAULT_QUALITY)
+        try:
+            if is_png:
+                _held_by_png(image).save(target, "PNG")
+            else:
+                held = image if image.mode in _JPEG_MODES else image.convert("RGB")
+                held.save(target, "JPEG", quality=self._options.quality or DEFAULT_QUALITY)
+        except OSError as error:
+            # not of the disk: the target is memory
+            raise ValueError(f"it cannot be written as {'PNG' if is_png else 'JPEG'}: {error}") from error
         return target.getvalue()
+
+
+def _in_levels(image: Any) -> Any:
+    """Without palette: Pillow resamples numbers of colours, and black and white, by taking the nearest."""
+    if image.mode in ("P", "PA"):
+        return image.convert("RGBA" if image.has_transparency_data else "RGB")
+    return image.convert("L") if image.mode == "1" else image
+
+
+def _held_by_png(image: Any) -> Any:
+    return image if image.mode in _PNG_MODES else image.convert(_NEAR_MODES.get(image.mode, "RGB"))
 
 
 def _decode(data: bytes) -> Any:
     """Upright pixels; raises ValueError for what does not decode whole."""
-    from PIL import ImageOps
-
     image_module = _pillow()
     try:
         image = image_module.open(io.BytesIO(data))
         image.load()
-        return ImageOps.exif_transpose(image)
+        return _upright(image)
+    except MemoryError:
+        raise
     except image_module.DecompressionBombError as error:
         raise ValueError(f"it is taken for a decompression bomb: {error}") from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:
+        # whatever Pillow's parsers meet in foreign bytes: struct.error, TypeError, IndexError and more
         raise ValueError(f"it does not decode: {error}") from error
+
+
+def _upright(image: Any) -> Any:
+    """Not by ImageOps.exif_transpose, which writes EXIF anew and fails where a tag is not of its kind."""
+    turn = _TURNS.get(_orientation(image))
+    if turn is None:
+        return image
+    turned = image.transpose(_pillow().Transpose[turn])
+    # were it written again, whoever reads the orientation there would turn the image once more
+    turned.info.pop("xmp", None)
+    return turned
+
+
+def _orientation(image: Any) -> int:
+    """1, which is upright, where EXIF cannot be read: its pixels may be whole."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except MemoryError:
+        raise
+    except Exception:
+        return 1
 
 
 def _pillow() -> Any:

@@ -24,7 +24,7 @@ from topout.packs.foreign.packages import require
 from topout.packs.foreign.signature import HEAD_BYTES, only_field_name, shared_kind
 from topout.packs.foreign.webdataset import value_of
 from topout.packs.sources import BadEntry, Listed, SourceOptions
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 
 _DATA_FILE = "data.mdb"
 _NUM_LOOKED_AT = 64
@@ -90,6 +90,7 @@ class _Environment:
 
     def __init__(self, file: Path) -> None:
         self._lmdb = require("lmdb", what="Reading LMDB")
+        self._file = file
         try:
             self._opened = self._lmdb.open(
                 str(file), subdir=False, readonly=True, lock=False, readahead=False, max_readers=1024, create=False
@@ -105,8 +106,12 @@ class _Environment:
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        with self._opened.begin(buffers=True) as transaction:
-            yield transaction
+        """A transaction; what LMDB meets in damaged pages while it lasts is said as the file's."""
+        try:
+            with self._opened.begin(buffers=True) as transaction:
+                yield transaction
+        except self._lmdb.Error as error:
+            raise _unreadable(self._file, str(error)) from error
 
 
 _opened: "weakref.WeakValueDictionary[Path, _Environment]" = weakref.WeakValueDictionary()
@@ -139,4 +144,9 @@ def _only_field(transaction: Any, names: Sequence[bytes]) -> Field:
 
 
 def _unreadable(file: Path, why: str) -> TopoutError:
-    return TopoutError(f"{file} cannot be read as LMDB.", why=why, do="check the file with mdb_stat, or write it again")
+    return TopoutError(
+        f"{file} cannot be read as LMDB.",
+        why=why,
+        do="check the file with mdb_stat, or write it again",
+        exit_code=ExitCode.ENVIRONMENT,
+    )

@@ -1,0 +1,132 @@
+"""What a script sees and leaves behind under topout is what it would be under python."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = [sys.executable, "-m", "topout", "run", "-n", "1", "--no-report", "-q"]
+
+
+def ended(command: list[str], cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def both(script: str, folder: Path, *before: str, **options):
+    """(as python, as topout)"""
+    (folder / "train.py").write_text(script)
+    return (
+        ended([sys.executable, "train.py"], folder, **options),
+        ended([*RUN, *before, "train.py"], folder, **options),
+    )
+
+
+@pytest.mark.parametrize("before", [(), ("--no-record",)])
+@pytest.mark.parametrize("child", ["print('child', flush=True); sys.exit(0)", "raise ValueError('child')"])
+def test_a_child_that_the_script_forks_ends_alone(tmp_path, before, child) -> None:
+    """Its end is not the rank's, which trains on for longer than a rank has after its last line."""
+    plain, ours = both(
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n"
+        f"    {child}\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
+        "time.sleep(6)\n"
+        "print('trained')\n",
+        tmp_path,
+        *before,
+    )
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
+    assert ours.stdout.endswith("trained\n")
+
+
+def test_the_first_rank_reads_what_is_given_to_the_job(tmp_path) -> None:
+    plain, ours = both("print(repr(input()))", tmp_path, input="hello\n")
+    assert ours.stdout == plain.stdout == "'hello'\n"
+    two = ended([*RUN, "-n", "2", "train.py"], tmp_path, input="hello\n")
+    assert "'hello'" in two.stdout and "EOFError" in two.stderr
+
+
+def test_the_scripts_name_is_whole_so_that_it_is_found_from_elsewhere(tmp_path) -> None:
+    plain, ours = both(
+        "import os, sys\nos.chdir('/')\n"
+        "print(__file__, os.path.exists(__file__), sys.argv, __cached__, __annotations__)",
+        tmp_path,
+    )
+    assert ours.stdout == plain.stdout
+
+
+def test_the_standard_files_are_what_python_calls_them(tmp_path) -> None:
+    _, ours = both(
+        "import sys\nprint([getattr(sys, n) is getattr(sys, f'__{n}__') for n in ('stdin', 'stdout', 'stderr')])",
+        tmp_path,
+    )
+    assert ours.stdout == "[True, True, True]\n"
+
+
+@pytest.mark.parametrize("script", ["x = (", "import sys\nsys.exit(2**70)"])
+def test_an_end_without_lines_of_the_script_shows_none_of_ours(tmp_path, script) -> None:
+    plain, ours = both(script, tmp_path)
+    assert ours.returncode == plain.returncode
+    assert ours.stderr.startswith(plain.stderr)
+    assert "topout/record" not in ours.stderr
+
+
+def test_a_safe_path_stays_safe(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    _, ours = both(f"import sys\nprint({str(tmp_path)!r} in sys.path)", tmp_path)
+    assert ours.stdout == "False\n"
+
+
+def test_a_thread_that_computes_is_waited_for_without_a_recorder_too(tmp_path) -> None:
+    _, ours = both(
+        "import threading, time\n"
+        "def train():\n"
+        "    until = time.monotonic() + 6\n"
+        "    while time.monotonic() < until:\n"
+        "        sum(range(1000))\n"
+        "    print('trained')\n"
+        "threading.Thread(target=train).start()\n",
+        tmp_path,
+        "--no-record",
+    )
+    assert (ours.returncode, ours.stdout) == (0, "trained\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_standard_file_is_no_fault_of_the_script(tmp_path, closed) -> None:
+    (tmp_path / "train.py").write_text("open('trained', 'w').close()\nprint('out')")
+    done = ended(["bash", "-c", f'"$@" {closed}', "bash", *RUN, "train.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trained").exists()
+    assert done.stdout == ("" if closed == ">&-" else "out\n")
+
+
+def test_words_that_no_file_can_hold_still_end_the_run(tmp_path) -> None:
+    _, ours = both(r"raise ValueError('bad \udcff name')", tmp_path)
+    assert ours.returncode == 1
+    assert "bug in topout" not in ours.stderr
+    [run] = (tmp_path / "topout-runs").iterdir()
+    assert '"status": "failed"' in (run / "run.json").read_text()
+
+
+def test_the_current_folder_may_go_while_the_job_runs(tmp_path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    script = tmp_path / "train.py"
+    script.write_text("import os, shutil\nshutil.rmtree(os.getcwd())\nprint('trained')")
+    done = ended([*RUN[:-1], "--runs", str(tmp_path / "runs"), str(script)], here)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+def test_a_script_that_only_one_process_can_read_is_refused(tmp_path) -> None:
+    done = ended([*RUN, "/dev/stdin"], tmp_path, input="print('trained')")
+    assert done.returncode == 2
+    assert "every rank can read" in done.stderr
+
+
+def test_more_hosts_than_there_are_is_refused(tmp_path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')")
+    done = ended([*RUN, "--nodes", "5", "train.py"], tmp_path)
+    assert done.returncode == 2
+    assert "--nodes 5 is more than there are" in done.stderr
