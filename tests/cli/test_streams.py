@@ -21,6 +21,12 @@ def test_a_full_disk_behind_stdout_is_said_in_three_parts(tmp_path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "plan --help", "hardware --json"])
+def test_a_reader_may_go(tmp_path, words) -> None:
+    done = shell(f"topout {words} | true", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_closed_stdout_is_borne(tmp_path) -> None:
     assert shell("topout hardware >&-", tmp_path).returncode == 0
 

@@ -60,6 +60,11 @@ def call(arguments: list[str]) -> int:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return _leave_quietly(ExitCode.FINE)
+    except SystemExit as leaving:
+        # of rich, which prints help and has an exit code of its own for a reader that has gone
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
+        return _leave_quietly(ExitCode.FINE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             print(_no_room(error), file=sys.stderr)

@@ -1,9 +1,9 @@
 """With whose kernels backward computes on a CPU: oneDNN's, as torch has it, or torch's own; whichever is faster.
 
 oneDNN has no fast gradients of convolutions on ARM: those of a ResNet-18 take 260 ms where torch's own kernels take 58
-(Neoverse N1, `benchmarks/step.py`), though forward it is the faster one. So `auto` times both on the model itself, by
-turns of whole steps. The gradients are the same but for rounding: not for runs that must repeat bit for bit, nor for
-bf16 and fp16, which are oneDNN's own ground.
+(Neoverse N1, `benchmarks/step.py`), though forward it is the faster one. On x86 either may win, by shapes and batch. So
+`auto` times both on the model itself, by turns of whole steps. The gradients are the same but for rounding: not for
+runs that must repeat bit for bit, nor for bf16 and fp16, which are oneDNN's own ground.
 """
 
 import statistics

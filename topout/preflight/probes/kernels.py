@@ -142,6 +142,8 @@ class Bench:
             torch._C._set_mkldnn_enabled(library == BY_ONEDNN)
             try:
                 run = partial(torch.autograd.grad, out, (given, weight), gradient, retain_graph=True)
+                # the first call may take seconds (a compiler at work), and would be taken for the kernel's time
+                run()
                 times_s = self._time(run)
             finally:
                 torch._C._set_mkldnn_enabled(True)
