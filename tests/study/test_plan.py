@@ -229,6 +229,8 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
         (["--samples", "1e6", "--epochs", "nan"], "--epochs nan is no amount"),
         (["--samples", "1e6", "--epochs", "0"], "--epochs 0 is no amount"),
         (["--samples", "1e300", "--epochs", "1e300"], "nothing to train"),
+        (["--samples", "1e6", "--losses", "any.csv"], "--losses any.csv is for another target"),
+        (["--target-loss", "0.5", "--samples", "1e6"], "--samples 1000000.0 is for another target"),
         (["--target-loss", "nan", "--losses", "any.csv"], "--target-loss nan is no loss"),
         (["--target-loss", "inf", "--losses", "any.csv"], "--target-loss inf is no loss"),
         (["--samples", "1e6", "--max-nodes", "0"], "--max-nodes 0 are none"),

@@ -88,6 +88,7 @@ def plan(
     json
         Print all of it as JSON.
     """
+    _check_towards(samples, target_loss, losses, curve_batch)
     page = check_page(html, "plan.html")
     seen = look_into_run(job)
     described, machine = read_job(seen.job), read_system(system)
@@ -131,6 +132,20 @@ def _tell(found: Plan, title: str, critical: CriticalBatch | None, notes: Sequen
         print(f"{title}\n\n{plan_text(found)}\n\nNext    {request(found)}")
     for line in notes:
         print(f"Note    {line}", file=sys.stderr)
+
+
+def _check_towards(
+    samples: float | None, target_loss: float | None, losses: Path | None, curve_batch: int | None
+) -> None:
+    """An amount or a loss, and what belongs to it: what is given and not used would be taken for used."""
+    unused = {"--losses": losses, "--curve-batch": curve_batch} if target_loss is None else {"--samples": samples}
+    for option, value in unused.items():
+        if value is not None:
+            raise TopoutError(
+                f"{option} {value} is for another target.",
+                why="A plan trains towards --samples and --epochs, or towards --target-loss by --losses.",
+                do="leave it out, or --target-loss 0.6 --losses losses.csv",
+            )
 
 
 def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
