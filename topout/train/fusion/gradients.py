@@ -193,7 +193,7 @@ class FusedGradients:
         self._stale.clear()
 
     def shadow_step(self, mark: int) -> list[int]:
-        """One step of a rank that has no more data: zeros into every group; returns all ranks' marks."""
+        """One step of a rank that has no more data: zeros into every group, no rows; returns all ranks' marks."""
         buckets = self._plan()
         for bucket in buckets[:-1]:
             bucket.clear()
@@ -202,6 +202,8 @@ class FusedGradients:
         buckets[-1].issue(extra_mark=(dist.get_rank(self._group), mark))
         for bucket in buckets:
             bucket.finish()
+        for number in self._sparse:
+            reduce_sparse(like_sparse(self._parameters[number]), self._group, 1.0)
         return buckets[-1].extra_marks()
 
     def _plan(self) -> list[Bucket]:

@@ -6,6 +6,7 @@ script must not call any between its first `join` and its last.
 
 from topout.schema.errors import TopoutError
 from topout.train.horovod import world
+from topout.train.horovod.compressed_gradients import CompressedGradients
 from topout.train.horovod.optimizer import engines
 from topout.train.horovod.process_sets import global_process_set, group_of
 
@@ -26,6 +27,12 @@ def join(device: int = -1) -> int:
     if not found or world.size() == 1:
         gather_numbers([0], group_of(global_process_set))
         return world.size() - 1
+    if isinstance(found[0], CompressedGradients):
+        raise TopoutError(
+            "hvd.join is not served with a compression of the script's own.",
+            why="a rank that has joined cannot know what the compression would make of its zeros",
+            do="hvd.Compression.fp16 or none, or make the ranks' numbers of batches equal (DistributedSampler does)",
+        )
     mark = _JUST_JOINED
     while True:
         marks = found[0].shadow_step(mark)

@@ -130,6 +130,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
     reduction = _reduction(op, gradient_predivide_factor, compression, process_set)
     if compression not in (Compression.none, Compression.fp16):
         wrapped._engine = CompressedGradients(trained, compression, reduction, process_set, backward_passes_per_step)
+        engines.add(wrapped._engine)
         return wrapped
     wrapped._engine = FusedGradients(
         trained,
