@@ -131,6 +131,15 @@ def test_a_closure_runs_inside_its_optimizer(rank: OneRank) -> None:
     assert rank.phases() == {"forward": 200, "backward": 200, "optimizer": 400, "other": 200}
 
 
+def test_what_an_optimizer_does_between_two_closures_is_its_own(rank: OneRank) -> None:
+    rank.add(Kind.OPTIMIZER, 100, 900)
+    rank.add(Kind.CLOSURE, 150, 350)
+    rank.add(Kind.BACKWARD, 250, 350)
+    rank.add(Kind.CLOSURE, 600, 800)
+    rank.add(Kind.BACKWARD, 700, 800)
+    assert rank.phases() == {"forward": 200, "backward": 200, "optimizer": 400, "other": 200}
+
+
 def test_a_backward_inside_a_backward_counts_once(rank: OneRank) -> None:
     rank.add(Kind.BACKWARD, 200, 900)
     rank.add(Kind.BACKWARD, 400, 600)

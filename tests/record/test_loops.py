@@ -22,7 +22,7 @@ LOOPS = {  # loop -> ranks, kinds that must be there beside steps, backward and 
     "several_optimizers": (1, {Kind.INPUT}),
     "scaler_and_autocast": (1, {Kind.INPUT}),
     "compiled": (1, {Kind.INPUT}),
-    "lbfgs": (1, {Kind.INPUT}),
+    "lbfgs": (1, {Kind.INPUT, Kind.CLOSURE}),
     "fabric": (2, {Kind.INPUT, Kind.ARRIVAL}),
     "accelerate": (2, {Kind.INPUT, Kind.ARRIVAL}),
 }

@@ -204,11 +204,12 @@ def _forwards(table: RankTable, evaluations: Stretches) -> Stretches:
     """What ends where a backward begins and starts where the last row before it ended.
 
     Copies and collectives do not start it anew: they happen in the middle of a forward (SyncBatchNorm, targets to the
-    device) and are painted over it. An optimizer that evaluates a closure has its forwards inside its own row.
+    device) and are painted over it. An optimizer that evaluates a closure has its forwards inside its own row,
+    each from the call on.
     """
     backward_ns = table.start_ns[table.rows(Kind.BACKWARD)]
     before = _rows(table, Kind.STEP, Kind.INPUT, Kind.BACKWARD, Kind.OPTIMIZER, Kind.CHECKPOINT).end_ns
-    opens = _rows(table, Kind.STEP, Kind.OPTIMIZER).start_ns
+    opens = _rows(table, Kind.STEP, Kind.OPTIMIZER, Kind.CLOSURE).start_ns
     bounds = np.sort(np.concatenate([before, opens, evaluations.end_ns]))
     place = np.searchsorted(bounds, backward_ns, side="right") - 1
     is_known = place >= 0

@@ -53,6 +53,8 @@ class Kind(IntEnum):
     """Waiting for activations or gradients of a neighbouring stage."""
     PEERS = 20
     """Waiting for a functional collective, as DTensor's; name = operation and group, ref = sequence number in it."""
+    CLOSURE = 21
+    """One call of the closure that an optimizer's step was given."""
 
 
 class Flag(IntFlag):

@@ -3,6 +3,7 @@
 Not for optimizers compiled as a whole, which call no hooks.
 """
 
+from collections.abc import Callable
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -33,16 +34,37 @@ class _StepTaps:
         self._optimizers: dict[int, tuple[int, ref[Any]]] = {}
         """By identity: number, and the optimizer while it lives."""
         self._stepping = recorder.code(Kind.OPTIMIZER)
+        self._closure = recorder.code(Kind.CLOSURE)
         self._steps_asked = recorder.settings.steps
         self._start_ns = 0
 
-    def before(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def before(self, _optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """What torch calls `step` with instead, where that has a closure; else None."""
         if torch.compiler.is_compiling():
-            return
+            return None
         if self._recorder.num_steps == 0:
             _refuse_lonely_ranks(self._recorder)
             self._recorder.begin_training(now_ns())
         self._start_ns = now_ns()
+        # the optimizer itself is the first
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._noted(args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._noted(kwargs["closure"])}
+        return None
+
+    def _noted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The same, and a row for each call: an optimizer's own work between two of them is no forward."""
+
+        def call() -> Any:
+            start_ns = now_ns()
+            try:
+                return closure()
+            finally:
+                code = self._closure if get_ident() == self._recorder.main_thread else self._closure + OFF_MAIN
+                self._recorder.emit((code, start_ns, now_ns() - start_ns, NOT_GIVEN, NOT_GIVEN))
+
+        return call
 
     def after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if torch.compiler.is_compiling():
