@@ -75,6 +75,17 @@ def test_a_loader_that_waits_while_ranks_starve_waits_for_something_outside(
     assert found.limit == limit
 
 
+def test_one_busy_process_of_many_holds_up_all_of_them(tmp_path: Path) -> None:
+    # 8 workers, of which one or another transforms at any time
+    seen = _states(20, 0, 0, 140)
+    assert _input(tmp_path, 8, read_bytes=1000, read_calls=10, **seen).limit == "decode"
+
+
+def test_a_rank_that_unpacks_its_batches_all_the_time_waits_for_nothing_outside(tmp_path: Path) -> None:
+    seen = _states(1, 0, 0, 19)
+    assert _input(tmp_path, 2, read_bytes=1000, read_calls=10, cpu_ns=10**9, **seen).limit == "decode"
+
+
 def test_a_loader_may_be_idle_while_ranks_compute(tmp_path: Path) -> None:
     counters = {name: _grow(rate) for name, rate in _states(6, 0, 0, 14).items()}
     seldom = StepPlan(input=300 * MS, forward=600 * MS, backward=100 * MS)

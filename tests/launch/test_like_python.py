@@ -1,5 +1,8 @@
 """What a script sees and leaves behind under topout is what it would be under python."""
 
+import contextlib
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +120,42 @@ def test_the_current_folder_may_go_while_the_job_runs(tmp_path) -> None:
     script.write_text("import os, shutil\nshutil.rmtree(os.getcwd())\nprint('trained')")
     done = ended([*RUN[:-1], "--runs", str(tmp_path / "runs"), str(script)], here)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+
+
+def test_a_background_job_leaves_the_terminals_keys_to_the_shell(tmp_path) -> None:
+    """A rank has a session of its own, so the kernel would not stop it as it stops other background jobs."""
+    (tmp_path / "train.py").write_text("import sys\nopen('read', 'w').write(sys.stdin.readline())")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        job = os.fork()
+        if job == 0:
+            os.setpgid(0, 0)
+            os.chdir(tmp_path)
+            os.execv(RUN[0], [*RUN, "train.py"])
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]))
+    os.write(terminal, b"for the shell\n")
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 1000):
+            pass
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (tmp_path / "read").read_text() == ""
+
+
+def test_programs_that_the_script_starts_have_the_reopened_file_too(tmp_path) -> None:
+    (tmp_path / "train.py").write_text("import subprocess\nprint(subprocess.run(['cat']).returncode)")
+    done = ended(["bash", "-c", '"$@" <&-', "bash", *RUN, "train.py"], tmp_path)
+    assert done.stdout == "0\n"
+
+
+def test_the_scripts_output_is_encoded_as_python_would(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii:backslashreplace")
+    plain, ours = both("import sys\nprint(sys.stdout.encoding, sys.stdout.errors, '\u00e9')", tmp_path)
+    assert ours.stdout == plain.stdout
+
+
+def test_hosts_that_a_file_asks_for_do_not_keep_a_script_from_one(tmp_path) -> None:
+    (tmp_path / "topout.toml").write_text("[run]\nnodes = 2\n")
+    assert both("print('trained')", tmp_path)[1].stdout == "trained\n"
 
 
 def test_a_script_that_only_one_process_can_read_is_refused(tmp_path) -> None:

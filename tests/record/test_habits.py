@@ -127,3 +127,25 @@ def test_recorded_files_hold_no_code(tmp_path: Path):
     for room in ("trace", "analyze", "recommend", "report", "verify", "cli"):
         for path in (REPOSITORY / "topout" / room).rglob("*.py"):
             assert "pickle" not in path.read_text(), path
+
+
+def test_what_an_optimizer_is_given_stays_what_it_is(run_topout, tmp_path):
+    """A closure is watched, but keeps its arguments and attributes; a model that can be called is left alone."""
+    (tmp_path / "train.py").write_text("""
+import torch
+class Asking(torch.optim.SGD):
+    def step(self, given=None):
+        print(type(given).__name__, getattr(given, "mark", None), given(torch.ones(1)).item())
+        return super().step()
+def closure(x):
+    return 2 * x
+closure.mark = "mine"
+model = torch.nn.Linear(1, 1)
+torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+optimizer = Asking(model.parameters(), 0.0)
+model(torch.ones(1)).backward()
+optimizer.step(closure)
+optimizer.step(model)
+""")
+    done = run_topout(["run", "-n", 1, "--no-report", "-q", "train.py"])
+    assert (done.code, done.stdout) == (0, "function mine 2.0\nLinear None 1.0\n"), done.stderr

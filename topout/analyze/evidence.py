@@ -82,7 +82,7 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
             f"{percent(given.opening_share)} and reading in {percent(given.reading_share)} of the samples."
         )
         busy_share = (given.running_share or 0.0) + (given.opening_share or 0.0) + (given.reading_share or 0.0)
-        if cause.name == "input-bandwidth" and waits_outside(busy_share, given.wait_share or 0.0):
+        if cause.name == "input-bandwidth" and waits_outside(busy_share, given.num_workers, given.wait_share or 0.0):
             told.append(
                 f"In {percent(1 - busy_share)} of them it waited for something outside, such as a network store."
             )

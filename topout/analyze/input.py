@@ -3,10 +3,12 @@
 Reading and opening hold a loader up as waits in system calls. From a fast disk or the page cache they cost processor
 time instead: an open a fixed amount, a read the time its process spends inside the kernel, as far as its bytes
 explain it. A loader that spends at least half of its busy time on storage is limited by it: by `iops` when it opens
-more than it reads or its files are small, else by `bandwidth`. One that neither computes nor touches files for most of
-the time that ranks starve waits for bytes from outside, such as a network store: `bandwidth`, too. Otherwise it
-transforms: `decode`. Not for loops without a DataLoader.
+more than it reads or its files are small, else by `bandwidth`. Where none of its processes computes or touches files
+for most of the time that ranks starve, it waits for bytes from outside, such as a network store: `bandwidth`, too.
+Otherwise it transforms: `decode`. Not for loops without a DataLoader.
 """
+
+from collections.abc import Mapping
 
 from topout.analyze.counters import total_per_s
 from topout.analyze.segments import PHASE
@@ -20,7 +22,8 @@ COPY_BYTES_PER_S = 1e9
 SMALL_FILE_BYTES = 256 * 1024
 STORAGE_SHARE = 0.5
 IDLE_SHARE = 0.5
-"""A loader that is busy for less than this share of the time in which ranks starve waits for something outside."""
+"""A loader whose processes together are busy for less than this share of the time in which ranks starve waits for
+something outside. Together: one that works may hold up all others, and the rank itself unpacks what they send."""
 MIN_STARVING_SHARE = 0.01
 """With less waiting than this nothing limits the input."""
 _STATES = ("running", "opening", "reading", "waiting")
@@ -68,13 +71,8 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
             kernel_s=(rate["worker_system_ns" if num_workers else "system_ns"] or 0.0) / 1e9,
             input_s_per_s=input_s_per_s if num_workers == 0 else None,
             is_outside=total > 0
-            and waits_outside(
-                max(
-                    1 - states.get("waiting", 0.0) / total,
-                    ((rate["cpu_ns"] or 0.0) + (rate["worker_cpu_ns"] or 0.0)) / 1e9 / num_processes,
-                ),
-                shares["input"],
-            ),
+            and waits_outside(1 - states.get("waiting", 0.0) / total, num_workers, shares["input"])
+            and _processors_beside_training(rate, shares["input"], len(phases.tables)) < IDLE_SHARE * shares["input"],
         )
         if _starves(phases)
         else None,
@@ -86,12 +84,21 @@ def _starves(phases: Phases) -> bool:
     return bool(phases.phase_ns[:, :, PHASE["input"]].sum(axis=1).max() > MIN_STARVING_SHARE * phases.elapsed_ns)
 
 
-def waits_outside(busy_share: float, input_share: float) -> bool:
-    """Whether the loader was idle for most of the time in which ranks starved.
+def waits_outside(busy_share: float, num_workers: int | None, input_share: float) -> bool:
+    """Whether all processes of a rank's loader were idle for most of the time in which ranks starved.
 
-    It may be idle for as long as they do not starve. Threads that transform for it show in processor time alone.
+    They may be idle for as long as ranks do not starve.
     """
-    return busy_share < IDLE_SHARE * input_share
+    return busy_share * (num_workers or 1) < IDLE_SHARE * input_share
+
+
+def _processors_beside_training(rate: Mapping[str, float | None], input_share: float, num_ranks: int) -> float:
+    """Processor seconds a second and rank, of workers, threads that transform, and ranks that unpack batches.
+
+    Training takes one processor while there is a batch; what it takes beyond that counts here, on the safe side.
+    """
+    total = ((rate["cpu_ns"] or 0.0) + (rate["worker_cpu_ns"] or 0.0)) / 1e9 / num_ranks
+    return total - (1 - input_share)
 
 
 def _limit(

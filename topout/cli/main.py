@@ -39,7 +39,7 @@ def _open_standard_files() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, mode)
+            os.set_inheritable(os.open(os.devnull, mode), True)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 (as long as the process)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
@@ -47,9 +47,9 @@ def _open_standard_files() -> None:
 
 def call(arguments: list[str]) -> int:
     """Runs one verb and returns what the process tells the shell."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding != "utf-8":
-        # a question mark in place of a dash, not an error
-        sys.stdout.reconfigure(errors="replace")
+    if arguments[:1] != ["run"]:
+        # not where a script inherits it
+        bear_any_character()
     try:
         result = _dispatch(arguments)
         sys.stdout.flush()
@@ -76,6 +76,12 @@ def call(arguments: list[str]) -> int:
         # as python does for an uncaught exception; 70 (EX_SOFTWARE) keeps it apart from findings
         return os.EX_SOFTWARE
     return result if isinstance(result, int) else 0
+
+
+def bear_any_character() -> None:
+    """A question mark on stdout in place of what its encoding does not have, unless the user wants it otherwise."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _dispatch(arguments: list[str]) -> object:

@@ -94,6 +94,9 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
 
         finished = finish(result.folder)
     if is_json:
+        from topout.cli.main import bear_any_character
+
+        bear_any_character()
         with contextlib.suppress(BrokenPipeError):
             print((finished.json_text if finished else None) or _bare(result), flush=True)
     elif finished is not None and not is_quiet:

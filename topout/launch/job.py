@@ -64,7 +64,8 @@ def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]
         from topout.launch.starters import start_through_scheduler
 
         return start_through_scheduler(spec, allocation, signals, say)
-    if spec.nodes is not None and spec.nodes > 1:
+    # a file that is for the cluster may say it, too, where a rehearsal or an evaluation has one host
+    if spec.nodes is not None and spec.nodes > 1 and spec.origins.get("nodes") == "command line":
         raise TopoutError(
             f"--nodes {spec.nodes} is more than there are.",
             why="the job has this host alone" if allocation is not None else "this is no scheduler's job, so one host",

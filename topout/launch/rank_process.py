@@ -50,7 +50,7 @@ class RankProcess:
                 err_fd=err_fd,
                 kept_fds=(status_write_fd, *pass_fds),
                 # as mpirun has it: one rank may ask, or a debugger in it
-                keeps_stdin=rank.rank == 0,
+                keeps_stdin=rank.rank == 0 and _is_stdin_ours(),
                 prepare=_prepare_child(rank),
             )
         except BecomeRank:
@@ -161,6 +161,14 @@ def _exec(
     # reaped by process number, as those that were forked are
     started.returncode = 0
     return started.pid
+
+
+def _is_stdin_ours() -> bool:
+    """Not a terminal whose keys are another job's: the kernel would not stop a rank, which has a session of its own."""
+    try:
+        return not os.isatty(0) or os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _close(*fds: int) -> None:

@@ -165,7 +165,8 @@ def _run_script(arguments: list[str]) -> None:
 
 def _run_module(arguments: list[str]) -> None:
     sys.argv[:] = arguments
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
     import runpy
 
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -96,12 +96,16 @@ class Bench:
         return ("float32", "tf32", "bfloat16", "float16") if self._is_gpu else ("float32", "bfloat16")
 
     def product_sizes(self, dtype: str, *, sweeps: bool) -> tuple[int, ...]:
-        if dtype == "bfloat16" and not self._is_gpu and not self._torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if dtype == "bfloat16" and not self._is_gpu and not self._computes_in_bf16():
             # emulated: a hundred times as long, so that a product of the usual size would take a minute
             return (_EMULATED_PRODUCT,)
         if sweeps:
             return SWEPT_GPU_PRODUCTS if self._is_gpu else SWEPT_PRODUCTS[: None if dtype == "float32" else 4]
         return (_GPU_PRODUCT if self._is_gpu else CPU_PRODUCT,)
+
+    def _computes_in_bf16(self) -> bool:
+        torch = self._torch
+        return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def product(self, size: int, dtype: str) -> Kernel:
         torch = self._torch

@@ -4,6 +4,7 @@ Not for optimizers compiled as a whole, which call no hooks.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -47,19 +48,20 @@ class _StepTaps:
             self._recorder.begin_training(now_ns())
         self._start_ns = now_ns()
         # the optimizer itself is the first
-        if len(args) > 1 and callable(args[1]):
+        if len(args) > 1 and _is_closure(args[1]):
             return (args[0], self._noted(args[1]), *args[2:]), kwargs
-        if callable(kwargs.get("closure")):
+        if _is_closure(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._noted(kwargs["closure"])}
         return None
 
-    def _noted(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _noted(self, closure: Callable[..., Any]) -> Callable[..., Any]:
         """The same, and a row for each call: an optimizer's own work between two of them is no forward."""
 
-        def call() -> Any:
+        @wraps(closure)
+        def call(*args: Any, **kwargs: Any) -> Any:
             start_ns = now_ns()
             try:
-                return closure()
+                return closure(*args, **kwargs)
             finally:
                 code = self._closure if get_ident() == self._recorder.main_thread else self._closure + OFF_MAIN
                 self._recorder.emit((code, start_ns, now_ns() - start_ns, NOT_GIVEN, NOT_GIVEN))
@@ -104,6 +106,11 @@ class _StepTaps:
     def _end_rehearsal(self) -> None:
         if self._recorder.num_steps >= (self._steps_asked or 0) and self._counter.is_turn_complete:
             raise RehearsalOver(0)
+
+
+def _is_closure(given: Any) -> bool:
+    """And not an object that can be called beside what else it is, such as a model."""
+    return callable(given) and not isinstance(given, (type, torch.nn.Module))
 
 
 def _refuse_lonely_ranks(recorder: Recorder) -> None:
