@@ -35,6 +35,7 @@ def test_this_machine_is_examined_with_torch(run_topout, tmp_path):
     assert {kernel["name"] for kernel in host["kernels"]} == {
         "matrix product",
         "convolution",
+        "convolution backward",
         "recurrent layer",
         "triad",
         "copy",

@@ -125,7 +125,10 @@ def _bare(result: JobResult) -> str:
 
 
 def _talk(text: str) -> None:
-    # a log on a full disk must not make a job fail that went well
-    with contextlib.suppress(OSError):
-        if text.strip():
-            print(text, file=sys.stderr, flush=True)
+    if not text.strip():
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # a log on a full disk must not make a job fail that went well, nor what is left in the buffer at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
