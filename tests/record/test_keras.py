@@ -199,12 +199,17 @@ def test_training_is_bit_identical_with_and_without_the_recorder(run_topout, tmp
 # verdicts
 
 FAULTS = {  # fault, environment -> verdict, phase
-    ("input", ""): ("input-decode", "input"),
-    ("input", "LEGACY"): ("input-decode", "input"),
+    ("input", ""): ("input", "input"),
+    ("input", "LEGACY"): ("input", "input"),
     ("evaluation", ""): ("serial-phase", "evaluation"),
     ("checkpoint", ""): ("serial-phase", "checkpoint"),
     ("host", ""): ("host", "other"),
 }
+
+
+def _without_cause(verdict: str) -> str:
+    """Input that sleeps waits for something outside, unless TensorFlow's threads are busy meanwhile."""
+    return "input" if verdict in ("input-bandwidth", "input-decode") else verdict
 
 
 def planted_share(stamps: Path, window: dict) -> float:
@@ -222,14 +227,14 @@ def test_a_planted_fault_is_named_and_its_share_recovered(fault, variant, run_ke
     done, _, analysis = run_keras("keras_planted.py", fault, tmp_path / "own", **env)
     assert done.code == 0, done.stderr
     verdict, measures = analysis["verdict"], analysis["measures"]
-    assert (verdict["name"], verdict["phase"]) == FAULTS[fault, variant], verdict
+    assert (_without_cause(verdict["name"]), verdict["phase"]) == FAULTS[fault, variant], verdict
     truth = planted_share(tmp_path / "own" / "stamps.json", measures["window"])
     assert truth > 0.2, "the fault was not planted"
     assert measures["shares"][verdict["phase"]] == pytest.approx(truth, abs=TOLERANCE)
 
 
 NAMED = [  # fault, environment, verdict
-    ("input", {"STEPS_PER_EXECUTION": "4"}, "input-decode"),
+    ("input", {"STEPS_PER_EXECUTION": "4"}, "input"),
     ("compute", {}, "compute"),
     ("compute", {"KERAS_BACKEND": "jax"}, "compute"),
     ("compute", {"KERAS_BACKEND": "torch"}, "compute"),
@@ -240,7 +245,7 @@ NAMED = [  # fault, environment, verdict
 def test_a_planted_fault_is_named(fault, env, verdict, run_keras, tmp_path):
     done, _, analysis = run_keras("keras_planted.py", fault, tmp_path / "own", **env)
     assert done.code == 0, done.stderr
-    assert analysis["verdict"]["name"] == verdict, analysis["verdict"]
+    assert _without_cause(analysis["verdict"]["name"]) == verdict, analysis["verdict"]
     assert analysis["measures"]["step"]["samples_per_s"] > 0
 
 
