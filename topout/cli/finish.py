@@ -28,11 +28,7 @@ def finish(folder: RunFolder) -> Finished:
         return _finish(folder)
     except Exception as error:
         problem = f"topout: the run has ended, but could not be explained ({type(error).__name__}: {error})"
-        return Finished(text=f"{problem}\nNext    topout analyze {shown(folder.path)}")
-
-
-def shown(path: Path) -> str:
-    return near(str(path))
+        return Finished(text=f"{problem}\nNext    topout analyze {near(folder.path)}")
 
 
 def _finish(folder: RunFolder) -> Finished:
@@ -43,10 +39,10 @@ def _finish(folder: RunFolder) -> Finished:
     problems, report = [], None
     try:
         json_report.write(analysis, folder)
-        report = Path(shown(html.write(analysis, folder)))
+        report = Path(near(html.write(analysis, folder)))
     except Exception as error:
         # the verdict can still be read on the terminal
-        problems.append(f"topout: no report in {shown(folder.path)}: {error}\n")
+        problems.append(f"topout: no report in {near(folder.path)}: {error}\n")
     page = text.render(analysis, width=_width(), color=_wants_color(), report=report)
     return Finished(text="".join([*problems, page]).rstrip("\n"), json_text=json_report.to_json(analysis))
 

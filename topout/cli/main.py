@@ -5,8 +5,6 @@ Data goes to stdout, talk to stderr. Loads the parser only when it is needed: `t
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import sys
 
@@ -17,8 +15,6 @@ from topout.schema.errors import ExitCode, TopoutError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -49,6 +45,8 @@ def call(arguments: list[str]) -> int:
     """Runs one verb and returns what the process tells the shell."""
     if arguments[:1] != ["run"]:
         # not where a script inherits it
+        from topout.cli.streams import bear_any_character
+
         bear_any_character()
     try:
         result = _dispatch(arguments)
@@ -59,16 +57,19 @@ def call(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        return _leave_quietly(ExitCode.FINE)
+        return _without_reader()
     except SystemExit as leaving:
         # of rich, which prints help and has an exit code of its own for a reader that has gone
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
-        return _leave_quietly(ExitCode.FINE)
+        return _without_reader()
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            print(_no_room(error), file=sys.stderr)
-            return _leave_quietly(ExitCode.ENVIRONMENT)
+        from topout.cli.streams import NO_ROOM, no_room, silence
+
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            print(no_room(error), file=sys.stderr)
+            silence(1)
+            return int(ExitCode.ENVIRONMENT)
         import traceback
 
         traceback.print_exc()
@@ -78,10 +79,12 @@ def call(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def bear_any_character() -> None:
-    """A question mark on stdout in place of what its encoding does not have, unless the user wants it otherwise."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
+def _without_reader() -> int:
+    """Whoever read our output has gone: `topout … | head`."""
+    from topout.cli.streams import silence
+
+    silence(1)
+    return int(ExitCode.FINE)
 
 
 def _dispatch(arguments: list[str]) -> object:
@@ -109,18 +112,3 @@ def _dispatch(arguments: list[str]) -> object:
     from topout.cli.app import call_verb
 
     return call_verb(arguments)
-
-
-def _leave_quietly(code: ExitCode) -> int:
-    """Whoever read our output has gone (`topout … | head`); Python must not complain when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return int(code)
-
-
-def _no_room(error: OSError) -> TopoutError:
-    return TopoutError(
-        f"{error.filename or 'The output'} could not be written.",
-        why=error.strerror or str(error),
-        do="free space or quota there, or write elsewhere, and call topout again",
-        exit_code=ExitCode.ENVIRONMENT,
-    )

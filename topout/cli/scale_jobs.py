@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from topout.cli.finish import shown
 from topout.launch.target import with_target
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.near import near
 from topout.schema.spec import RunSpec, find_config
 from topout.study.placement import nodes_for
 from topout.study.scaling import Observed
@@ -113,7 +113,7 @@ def run_jobs(planned: Sequence[tuple[Point, Submission]], repeats: int, say: Say
         _await(jobs, repeats, say)
     except KeyboardInterrupt:
         if jobs:
-            folders = " ".join(str(shown(job.path)) for _, job in jobs)
+            folders = " ".join(near(job.path) for _, job in jobs)
             say(f"\nThe jobs stay in line. When they have ended:\n  topout scale {folders}")
         raise
     return [run for point, job in jobs for run in observed_of(job, point, say)]
@@ -128,7 +128,7 @@ def _in_line(point: Point, submission: Submission, say: Say, *, is_last_hope: bo
             raise
         say(f"Note    {point.ranks} ranks are left out. {error.problem} {error.why}")
         return None
-    say(f"{point.ranks:>4} ranks  job {job.job_id or '?'}  {shown(job.path)}")
+    say(f"{point.ranks:>4} ranks  job {job.job_id or '?'}  {near(job.path)}")
     return job
 
 

@@ -15,10 +15,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from topout.cli import run_options
-from topout.cli.finish import shown
 from topout.cli.training import spec_from
 from topout.launch.target import with_target
 from topout.schema.errors import TopoutError
+from topout.schema.near import near
 from topout.schema.spec import RunSpec, find_config
 from topout.submit.rehearsal import rehearse as rehearse_job
 from topout.submit.scheduler import choose_scheduler, load_scheduler
@@ -185,7 +185,7 @@ def _submit(submission: Submission) -> int:
     _talk(f"Job     {job.job_id or 'without a number that topout can read'} ({submission.plugin.TITLE})")
     if evaluation_id:
         _talk(f"Then    {evaluation_id} evaluates")
-    _talk(f"Script  {shown(job.script)}\nOutput  {shown(job.output)}\nNext    topout watch {shown(job.path)}")
+    _talk(f"Script  {near(job.script)}\nOutput  {near(job.output)}\nNext    topout watch {near(job.path)}")
     return 0
 
 

@@ -94,7 +94,7 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
 
         finished = finish(result.folder)
     if is_json:
-        from topout.cli.main import bear_any_character
+        from topout.cli.streams import bear_any_character
 
         bear_any_character()
         with contextlib.suppress(BrokenPipeError):
@@ -131,4 +131,6 @@ def _talk(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except OSError:
         # a log on a full disk must not make a job fail that went well, nor what is left in the buffer at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        from topout.cli.streams import silence
+
+        silence(2)

@@ -53,15 +53,16 @@ def hours_minutes_seconds(seconds: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def quoted(path: str) -> str:
-    """As schedulers read it in a directive, which ends at a blank; plain where nothing needs it."""
-    if any(character < " " for character in path):
+def in_directive(path: Path | str) -> str:
+    """As schedulers read it there, where a blank ends a word; plain where nothing needs it. Not for shells."""
+    path = str(path)
+    if "\n" in path or "\r" in path:
         raise TopoutError(
             f"The folder {path!r} cannot stand in a job script.",
-            why="a directive is one line of text, and the name holds a line break or the like",
+            why="a directive is one line of text, and the name holds a line break",
             do="submit from a folder with another name, or name another place with --runs",
         )
-    if not set(path) & set(" '\"\\#"):
+    if not set(path) & set(" \t'\"\\#"):
         return path
     escaped = path.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

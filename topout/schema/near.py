@@ -3,10 +3,11 @@
 import os
 
 
-def near(path: str) -> str:
+def near(path: str | os.PathLike[str]) -> str:
     """As short as it can be typed from here; whole where it lies elsewhere, or where the current folder is gone."""
+    whole = os.fspath(path)
     try:
-        short = os.path.relpath(path)
+        short = os.path.relpath(whole)
     except OSError:
-        return path
-    return path if short.startswith("..") else short
+        return whole
+    return whole if short.startswith("..") else short

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from topout.launch.allocation import Allocation
-from topout.launch.job_request import JobRequest, quoted, refuse
+from topout.launch.job_request import JobRequest, in_directive, refuse
 from topout.launch.node_list import expand_hosts
 from topout.launch.variables import read_number, read_task
 from topout.schema.errors import ExitCode, TopoutError
@@ -112,8 +112,8 @@ def directives(request: JobRequest) -> list[str]:
         "time-limit": f"{request.time_s}s",
         "bank": request.account,
         "queue": request.partition,
-        "output": quoted(str(request.output)),
-        "cwd": quoted(str(request.working_folder)),
+        "output": in_directive(request.output),
+        "cwd": in_directive(request.working_folder),
         "signal": None if request.warn_s is None else f"{WARNING_SIGNAL}@{request.warn_s}s",
     }
     lines = [f"#FLUX: --{name}={value}" for name, value in values.items() if value is not None]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from topout.launch.allocation import Allocation
-from topout.launch.job_request import JobRequest, hours_minutes_seconds, quoted, refuse
+from topout.launch.job_request import JobRequest, hours_minutes_seconds, in_directive, refuse
 from topout.launch.node_list import read_host_file
 from topout.launch.variables import contradiction, read_task
 from topout.schema.errors import TopoutError
@@ -131,8 +131,8 @@ def directives(request: JobRequest) -> list[str]:
         f"-W {time}",
         f"-P {request.account}" if request.account else None,
         f"-q {request.partition}" if request.partition else None,
-        f"-o {quoted(str(request.output))}",
-        f"-cwd {quoted(str(request.working_folder))}",
+        f"-o {in_directive(request.output)}",
+        f"-cwd {in_directive(request.working_folder)}",
         # in minutes, and at least one
         f"-wa {WARNING_SIGNAL[3:]} -wt {-(-request.warn_s // 60)}" if request.warn_s is not None else None,
         "-r" if request.is_requeued else "-rn",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from topout.launch.allocation import Allocation
-from topout.launch.job_request import JobRequest, hours_minutes_seconds, quoted, refuse
+from topout.launch.job_request import JobRequest, hours_minutes_seconds, in_directive, refuse
 from topout.launch.node_list import read_host_file
 from topout.launch.variables import at_place, contradiction, is_this_host, read_task, with_private_variables
 from topout.schema.world import Rank, World
@@ -107,7 +107,7 @@ def directives(request: JobRequest) -> list[str]:
         f"-A {request.account}" if request.account else None,
         f"-q {request.partition}" if request.partition else None,
         "-j oe",
-        f"-o {quoted(str(request.output))}",
+        f"-o {in_directive(request.output)}",
         f"-r {'y' if request.is_requeued else 'n'}",
     ]
     return [*(f"#PBS {line}" for line in lines if line is not None), *request.extra]

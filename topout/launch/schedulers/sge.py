@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from topout.launch.allocation import Allocation
-from topout.launch.job_request import JobRequest, hours_minutes_seconds, quoted, refuse
+from topout.launch.job_request import JobRequest, hours_minutes_seconds, in_directive, refuse
 from topout.launch.node_list import read_host_table
 from topout.launch.variables import at_place, is_this_host
 from topout.schema.errors import TopoutError
@@ -85,8 +85,8 @@ def directives(request: JobRequest) -> list[str]:
         f"-P {request.account}" if request.account else None,
         f"-q {request.partition}" if request.partition else None,
         "-j y",
-        f"-o {quoted(str(request.output))}",
-        f"-wd {quoted(str(request.working_folder))}",
+        f"-o {in_directive(request.output)}",
+        f"-wd {in_directive(request.working_folder)}",
         "-notify" if request.warn_s is not None else None,
         f"-r {'y' if request.is_requeued else 'n'}",
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from topout.launch.allocation import Allocation, Task
-from topout.launch.job_request import JobRequest, hours_minutes_seconds, quoted
+from topout.launch.job_request import JobRequest, hours_minutes_seconds, in_directive
 from topout.launch.node_list import compress_counts, expand_counts, expand_hosts, read_host_file
 from topout.launch.variables import contradiction, has_terminal, read_number, read_task
 from topout.schema.errors import TopoutError
@@ -241,8 +241,8 @@ def directives(request: JobRequest) -> list[str]:
         "qos": request.qos,
         "switches": request.switches,
         # % stands for a number in names of files
-        "output": quoted(str(request.output).replace("%", "%%")),
-        "chdir": quoted(str(request.working_folder)),
+        "output": in_directive(str(request.output).replace("%", "%%")),
+        "chdir": in_directive(request.working_folder),
         # B: to the script's shell alone; the agents hear of it from the head
         "signal": None if request.warn_s is None else f"B:{WARNING_SIGNAL[3:]}@{request.warn_s}",
         # a job that starts again must not wipe what it said before
