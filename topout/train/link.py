@@ -21,10 +21,14 @@ _NUM_TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """`bytes_per_s` is of gradients averaged, not of bytes on the wire, so no factor for the number of ranks is due."""
+    """`bytes_per_s` is of gradients averaged, not of bytes on the wire, so no factor for the number of ranks is due.
+
+    `busy_share` is the processor's part in carrying them: about 1 within a host, little on a slow link.
+    """
 
     alpha_s: float
     bytes_per_s: float
+    busy_share: float = 1.0
 
     def time_s(self, num_bytes: float) -> float:
         return self.alpha_s + num_bytes / self.bytes_per_s
@@ -32,29 +36,35 @@ class Link:
 
 def measure(place: Place) -> Link:
     """All ranks measure together and go on with the same numbers: the slowest rank's."""
-    small_s = _seconds(place, SMALL_BYTES, _NUM_SMALL)
-    large_s = _seconds(place, LARGE_BYTES, _NUM_LARGE)
-    slowest = torch.tensor([small_s, large_s], dtype=torch.float64, device=place.device)
+    small_s, _ = _seconds(place, SMALL_BYTES, _NUM_SMALL)
+    large_s, busy_share = _seconds(place, LARGE_BYTES, _NUM_LARGE)
+    slowest = torch.tensor([small_s, large_s, busy_share], dtype=torch.float64, device=place.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX, group=place.group)
     return link_between(*slowest.tolist())
 
 
-def link_between(small_s: float, large_s: float) -> Link:
+def link_between(small_s: float, large_s: float, busy_share: float = 1.0) -> Link:
     """The line through the two points; a link on which the large message took no longer has no slope to speak of."""
     per_byte_s = max(large_s - small_s, 0.05 * large_s) / (LARGE_BYTES - SMALL_BYTES)
-    return Link(alpha_s=max(small_s - SMALL_BYTES * per_byte_s, 0.1 * small_s), bytes_per_s=1 / per_byte_s)
+    alpha_s = max(small_s - SMALL_BYTES * per_byte_s, 0.1 * small_s)
+    return Link(alpha_s=alpha_s, bytes_per_s=1 / per_byte_s, busy_share=busy_share)
 
 
-def _seconds(place: Place, num_bytes: int, num_at_once: int) -> float:
-    """Of a message, when several are under way: the middle of three tries, after one that opens connections."""
+def _seconds(place: Place, num_bytes: int, num_at_once: int) -> tuple[float, float]:
+    """Of a message, when several are under way: the middle of three tries, after one that opens connections.
+
+    With it the share of that time in which this process used a processor.
+    """
     messages = [torch.zeros(num_bytes // 4, device=place.device) for _ in range(num_at_once)]
-    times = []
+    times, shares = [], []
     for _ in range(1 + _NUM_TRIES):
         dist.barrier(group=place.group)
-        start_s = time.perf_counter()
+        start_s, busy_s = time.perf_counter(), time.process_time()
         for work in [dist.all_reduce(message, group=place.group, async_op=True) for message in messages]:
             work.wait()
         if place.device.type == "cuda":
             torch.cuda.synchronize(place.device)
-        times.append((time.perf_counter() - start_s) / num_at_once)
-    return median(times[1:])
+        took_s = time.perf_counter() - start_s
+        times.append(took_s / num_at_once)
+        shares.append((time.process_time() - busy_s) / took_s)
+    return median(times[1:]), median(shares[1:])

@@ -1,5 +1,7 @@
 """Groups change while training goes on, and nothing else does: replicas, means and the way the script looks stay."""
 
+import json
+
 import pytest
 
 MODEL = """
@@ -133,7 +135,8 @@ def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
     # a link of a quarter of the speed is another link
     assert memory.find(gradients, Link(alpha_s=1e-4, bytes_per_s=2.5e7)) is None
     (file,) = tmp_path.iterdir()
-    for text in ("", "{", "[]", '{"version": 1, "name": "fine", "limits": [0], "hook": null}'):
+    whole = json.loads(file.read_text())
+    for text in ("", "{", "[]", json.dumps(whole | {"version": 1}), json.dumps(whole | {"takes_turns": 1})):
         file.write_text(text)
         assert memory.find(gradients, link) is None
 

@@ -40,10 +40,11 @@ def test_a_narrow_link_begins_with_the_first_large_gradient() -> None:
     assert plan(large, GIGABIT)[0] == 1
 
 
-def test_fine_groups_are_closed_once_they_reach_eight_times_alpha() -> None:
+def test_fine_groups_are_of_about_one_size_and_at_most_sixteen_times_alpha() -> None:
     link = Link(alpha_s=1.0, bytes_per_s=10.0)
-    # 80 bytes a group: 50 + 30, 80, and the rest
-    assert fine(gradients((50, 0.0), (30, 0.0), (80, 0.0), (5, 0.0)), link) == (2, 3, 4)
+    # 165 bytes are more than the 160 of one group: two of 82.5
+    assert fine(gradients((50, 0.0), (33, 0.0), (77, 0.0), (5, 0.0)), link) == (2, 4)
+    assert fine(gradients((50, 0.0), (30, 0.0), (77, 0.0), (3, 0.0)), link) == (4,)
 
 
 def test_sizes_of_groups_close_ddps_buckets_exactly_there() -> None:

@@ -25,6 +25,8 @@ from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
 from topout.train.buckets.ready import ReadyTimes
 from topout.train.buckets.regroup import Grouping, Hook, can_regroup, regroup
 from topout.train.buckets.remembered import Remembered
+from topout.train.buckets.turns import PACE_S, Turns
+from topout.train.buckets.whole_division import check_divisor, divide_whole, is_exact
 from topout.train.exchange import all_agree, from_first, gather
 from topout.train.link import Link, measure
 from topout.train.place import Place
@@ -32,6 +34,8 @@ from topout.train.place import Place
 FIRST_RECORDED, FIRST_TRIED = 3, 5
 SMALLEST_BYTES = 1 << 20
 """DDP averages less than this in one group whatever is chosen."""
+BUSY_LINK = 0.5
+"""Links that take more of a processor's time than this share are the processor itself."""
 
 
 class Autotune:
@@ -59,6 +63,8 @@ class Autotune:
         self._num_forwards = self._num_backwards = 0
         self._is_paired = True
         self._ready: ReadyTimes | None = None
+        self._turn_takers: list[Any] = []
+        self._link_turns: Turns | None = None
         self._candidates: list[Grouping] = []
         self._turns: list[int] = []
         self._starts_s: list[float] = []
@@ -119,6 +125,8 @@ class Autotune:
         if not all_agree(self._is_paired and ready.is_whole and may_regroup, self._place):
             self.leave()
             return
+        # each rank's own: nobody waits for another one's turns
+        self._turn_takers = ready.apart(PACE_S)
         seen = [[gradient.num_bytes, gradient.ready_s] for gradient in ready.gradients()]
         gradients = [Gradient(num_bytes=size, ready_s=ready_s) for size, ready_s in from_first(seen, self._place)]
         link = measure(self._place)
@@ -126,7 +134,7 @@ class Autotune:
         if known is not None:
             self._settle(known, from_memory=True)
             return
-        self._candidates = candidates(gradients, link, self._hooks)
+        self._candidates = candidates(gradients, link, self._hooks, by_cpu=self._place.device.type == "cpu")
         if self._plain is not None:
             # what follows the last group is not hidden, so that one had better be small: `fine` stays unless beaten
             self._candidates[:2] = self._candidates[1::-1]
@@ -142,15 +150,26 @@ class Autotune:
             return None
         hook = self._hooks[told["hook"]]() if told["hook"] else None
         limits = None if told["limits"] is None else tuple(told["limits"])
-        return Grouping(name=str(told["name"]), limits=limits, hook=hook)
+        return Grouping(name=str(told["name"]), limits=limits, hook=hook, takes_turns=told["takes_turns"])
 
     def _begin_block(self) -> None:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
     def _regroup(self, grouping: Grouping) -> None:
-        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        hook = grouping.hook or self._plain
+        regroup(self._ddp, grouping.limits, hook)
+        if self._divides_whole(grouping):
+            divide_whole(self._ddp)
+        if self._link_turns is not None:
+            self._link_turns.end()
+        self._link_turns = Turns(self._turn_takers) if grouping.takes_turns else None
         self._num_hooks = len(self._ddp._comm_hooks)
+
+    def _divides_whole(self, grouping: Grouping) -> bool:
+        """Not in DDP's own groups, which are what DDP does without us."""
+        is_plain = grouping.hook is None and self._plain is None and grouping.limits is not None
+        return is_plain and self._place.device.type == "cpu" and is_exact(self._place.world_size)
 
     def _has_foreign_hook(self) -> bool:
         """Whether the script has registered a communication hook since, which regrouping would drop."""
@@ -192,6 +211,8 @@ class Autotune:
         self._regroup(grouping)
         self.chosen = grouping
         self.leave()
+        if self._divides_whole(grouping):
+            self._ddp.register_forward_pre_hook(check_divisor)
         if self._remembered is not None and not from_memory and self._place.is_first:
             self._remembered.keep(grouping, self.gain_share or 0.0)
         if self._place.is_first:
@@ -220,8 +241,11 @@ def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:
     return len(kinds) == 1 and len(parameters) > 1 and num_bytes > SMALLEST_BYTES and can_regroup(ddp)
 
 
-def candidates(gradients: Sequence[Gradient], link: Link, hooks: dict[str, Callable[[], Hook]]) -> list[Grouping]:
+def candidates(
+    gradients: Sequence[Gradient], link: Link, hooks: dict[str, Callable[[], Hook]], *, by_cpu: bool = True
+) -> list[Grouping]:
     """DDP's default first; those that come out the same are tried once."""
+    takes_turns = by_cpu and link.busy_share < BUSY_LINK
     plans = {"fine": fine(gradients, link)}
     if not hooks:
         # with them there is no time for a third grouping within 50 steps
@@ -230,6 +254,9 @@ def candidates(gradients: Sequence[Gradient], link: Link, hooks: dict[str, Calla
     for name, ends in plans.items():
         limits = group_bytes(gradients, ends)
         if all(limits != other.limits for other in found):
-            found.append(Grouping(name=name, limits=limits))
-    compressed = [Grouping(name=name, limits=found[1].limits, hook=make()) for name, make in hooks.items()]
+            found.append(Grouping(name=name, limits=limits, takes_turns=takes_turns))
+    compressed = [
+        Grouping(name=name, limits=found[1].limits, hook=make(), takes_turns=takes_turns)
+        for name, make in hooks.items()
+    ]
     return found + compressed

@@ -9,6 +9,7 @@ Large groups save alpha, small ones start earlier. Not the last word: on a host 
 backward, which this model does not know. `autotune` therefore measures before it believes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ Int64s = npt.NDArray[np.int64]
 
 NEAR_ENOUGH = 0.005
 """Of plans whose finishes differ by less than this share the one with fewer groups wins: each is work for the host."""
-FULL_RATE = 8.0
-"""A message that takes so many times alpha to carry reaches 8/9 of the bandwidth."""
+FULL_RATE = 16.0
+"""A message that takes so many times alpha to carry reaches 16/17 of the bandwidth."""
 MOST_GROUPS = 64
 MOST_BOUNDARIES = 512
 
@@ -74,11 +75,13 @@ def plan(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:
 
 
 def fine(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:
-    """Groups as small as the link carries at about its full rate, whenever gradients are ready.
+    """Groups as small as the link carries at about its full rate and of about one size, whenever gradients are ready.
 
     Hardly later than `plan` where that is right, and no worse where backward takes other times than it was seen to.
     """
-    enough_bytes = FULL_RATE * link.alpha_s * link.bytes_per_s
+    all_bytes = sum(gradient.num_bytes for gradient in gradients)
+    # the last one as large as the others: nothing hides what each costs
+    enough_bytes = all_bytes / math.ceil(all_bytes / (FULL_RATE * link.alpha_s * link.bytes_per_s))
     ends: list[int] = []
     held_bytes = 0
     for number, gradient in enumerate(gradients, start=1):

@@ -53,6 +53,16 @@ class ReadyTimes:
             found.append(Gradient(num_bytes=parameter.numel() * parameter.element_size(), ready_s=latest_s))
         return found
 
+    def apart(self, pace_s: float) -> list[Any]:
+        """Parameters, in the order of the last step, each ready at least so long after the one before."""
+        found, last_s = [], None
+        for (number, _), gradient in zip(self._steps[-1], self.gradients(), strict=True):
+            if last_s is None or gradient.ready_s - last_s >= pace_s:
+                found.append(self._parameters[number])
+                last_s = gradient.ready_s
+        # after the first gradient there is nothing to send yet
+        return found[1:]
+
     def _note(self, number: int) -> Any:
         def note(_: Any) -> None:
             if self._steps and self._counts():

@@ -15,19 +15,31 @@ from typing import Any
 
 Hook = tuple[Any, Callable[..., Any]]
 
+_DEFAULT_BYTES = 25 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """`limits` None: DDP's default. `hook`: a communication hook and its state, None: plain averaging."""
+    """`limits` None: DDP's default. `hook`: a communication hook and its state, None: plain averaging.
+
+    `takes_turns`: while backward computes, the core is handed over now and then to those who send (`turns.py`).
+    """
 
     name: str
     limits: tuple[int, ...] | None = None
     hook: Hook | None = None
+    takes_turns: bool = False
 
 
 def can_regroup(ddp: Any) -> bool:
-    """Whether this torch keeps its limits where we know them, and the module is one that DDP regroups itself."""
-    known = ("_bucket_config", "_ddp_init_helper", "_build_params_for_reducer", "_build_debug_param_to_name_mapping")
+    """Whether this torch keeps its limits where we know them (from 2.11 on), and DDP regroups this module itself."""
+    known = (
+        "bucket_bytes_cap_list",
+        "bucket_bytes_cap_default",
+        "_ddp_init_helper",
+        "_build_params_for_reducer",
+        "_build_debug_param_to_name_mapping",
+    )
     return (
         all(hasattr(ddp, name) for name in known)
         and not ddp.find_unused_parameters
@@ -38,15 +50,19 @@ def can_regroup(ddp: Any) -> bool:
 
 
 def regroup(ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None) -> None:
-    default = _default_config(ddp)
-    if limits is not None:
-        largest = max(limits)
-        default = replace(
-            default, bucket_bytes_cap=largest, per_bucket_bytes_caps=tuple(limits), first_bucket_bytes_cap=largest
-        )
-    ddp._bucket_config = default
-    ddp.bucket_bytes_cap = default.bucket_bytes_cap
-    ddp.bucket_bytes_cap_list = list(default.per_bucket_bytes_caps)
+    caps = tuple(limits or ())
+    ddp.bucket_bytes_cap_list = list(caps)
+    ddp.bucket_bytes_cap = max(caps, default=_DEFAULT_BYTES)
+    ddp.bucket_bytes_cap_default = not caps
+    if hasattr(ddp, "_bucket_config"):
+        # newer torch reads it here, and only shows it there
+        largest = ddp.bucket_bytes_cap
+        config = type(ddp._bucket_config).create(None, None, False)
+        if caps:
+            config = replace(
+                config, bucket_bytes_cap=largest, per_bucket_bytes_caps=caps, first_bucket_bytes_cap=largest
+            )
+        ddp._bucket_config = config
     # both, before the new ones: the logger holds the reducer, whose end takes its hooks off the parameters
     ddp.logger = None
     ddp.reducer = None
@@ -63,7 +79,3 @@ def group_sizes(ddp: Any) -> tuple[int, ...]:
     seen = ddp._get_ddp_logging_data()
     text = str(seen.get("rebuilt_bucket_sizes") or seen.get("bucket_sizes") or "")
     return tuple(int(number) for number in text.split(",") if number.strip())
-
-
-def _default_config(ddp: Any) -> Any:
-    return type(ddp._bucket_config).create(None, None, False)

@@ -17,7 +17,7 @@ from topout.train.buckets.grouping import Gradient
 from topout.train.buckets.regroup import Grouping
 from topout.train.link import Link
 
-VERSION = 1
+VERSION = 2
 SAME_LINK = 2.0
 """Bandwidths nearer than this factor are of the same link: no two measurements of one are equal."""
 
@@ -42,6 +42,7 @@ class Remembered:
                 and isinstance(found["name"], str)
                 and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
                 and (found["hook"] is None or isinstance(found["hook"], str))
+                and isinstance(found["takes_turns"], bool)
                 and 1 / SAME_LINK < link.bytes_per_s / found["bytes_per_s"] < SAME_LINK
             )
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -57,6 +58,7 @@ class Remembered:
             "name": grouping.name,
             "limits": grouping.limits,
             "hook": grouping.name if grouping.hook else None,
+            "takes_turns": grouping.takes_turns,
             "gain_share": gain_share,
             "bytes_per_s": self._link.bytes_per_s,
         }
