@@ -84,11 +84,13 @@ def test_the_environment_comes_from_the_launcher_and_the_ranks(tmp_path: Path) -
         "hosts": [{"name": "n01", "num_cores": 8, "memory_bytes": 1000}],
         "ranks": [{"rank": r, "host": "n01", "cores": [4 * r, 4 * r + 1], "num_threads": 2} for r in range(2)],
     }
-    facts = {"torch_version": "2.13.0", "uses_autocast": False, "has_convolutions": True}
+    facts = {"torch_version": "2.13.0", "uses_autocast": False, "has_convolutions": True,
+             "processor": "aarch64", "backward_uses_onednn": True}  # fmt: skip
     environment = measure_run(build_run(tmp_path / "run", MIXED[:2], Plan(run=run, facts=facts)).folder)[0].environment
     assert (environment.num_ranks, environment.num_hosts, environment.num_cores) == (2, 1, 8)
     assert (environment.cores_per_rank, environment.threads_per_rank, environment.is_bound) == (2, 2, True)
     assert (environment.uses_autocast, environment.has_convolutions, environment.uses_tf32) == (False, True, None)
+    assert (environment.processor, environment.backward_uses_onednn) == ("aarch64", True)
 
 
 def test_a_rank_that_cannot_be_read_is_on_no_host_of_its_own(tmp_path: Path) -> None:

@@ -121,6 +121,24 @@ def test_a_cpu_is_not_told_to_use_what_gpus_have():
     assert codes(on_gpu) == ["PR01", "PR03"]
 
 
+_NO_GPU = Memory()
+
+
+def test_onednn_in_backward_is_named_where_its_gradients_are_slow():
+    def found(forward=0.2, backward=0.7, memory=_NO_GPU, **seen):
+        usual = {"processor": "aarch64", "has_convolutions": True, "backward_uses_onednn": True, "uses_autocast": False}
+        environment = Environment(**(usual | seen))
+        return codes(
+            Measures(environment=environment, shares={"forward": forward, "backward": backward}, memory=memory)
+        )
+
+    assert found() == found(processor="arm64") == ["PR04"]
+    assert found(forward=0.3, backward=0.6) == []
+    assert found(processor="x86_64") == found(has_convolutions=False) == found(backward_uses_onednn=False) == []
+    # bf16 and GPUs have kernels of their own
+    assert "PR04" not in found(uses_autocast=True) + found(memory=Memory(device_total_bytes=2**34))
+
+
 def test_oversubscribed_cores_are_counted_per_host():
     def on(num_hosts: int) -> Measures:
         seen = Environment(num_ranks=4, num_hosts=num_hosts, num_cores=8, threads_per_rank=4)

@@ -80,6 +80,23 @@ def test_auto_takes_turns_and_then_the_faster_one(monkeypatch, capsys, slow: boo
     assert ("without oneDNN, 3.0 times as fast" in capsys.readouterr().err) is not wins
 
 
+def test_a_recording_is_told_what_auto_chose(monkeypatch) -> None:
+    told = {}
+
+    class Recorder:
+        fact = staticmethod(told.update)
+
+    monkeypatch.setattr(backward_kernels, "current", Recorder)
+    kernels = BackwardKernels("auto")
+    for step in range(BATCHES_OF_TRIAL):
+        with kernels.around(step):
+            pass
+    assert told == {}
+    with kernels.around(BATCHES_OF_TRIAL):
+        pass
+    assert told == {"backward_uses_onednn": kernels.uses_onednn}
+
+
 def test_all_batches_of_a_step_are_computed_alike() -> None:
     trained(2, accumulate=3, onednn_backward="auto")
     assert backwards() == [True] * 3 + [False] * 3

@@ -24,6 +24,7 @@ def run(
     filter: Annotated[tuple[str, ...], Parameter(name="--filter", consume_multiple=False, negative="")] = (),
     packs: Annotated[tuple[str, ...], Parameter(name="--packs", consume_multiple=False, negative="")] = (),
     ddp: Annotated[bool, Parameter(negative="")] = False,
+    no_onednn_backward: Annotated[bool, Parameter(negative="")] = False,
     bind: str | None = None,
     no_bind: Annotated[bool, Parameter(negative="")] = False,
     interface: str | None = None,
@@ -70,6 +71,8 @@ def run(
         Serve a folder's files from a pack of it, or from all packs in a folder; ROOT=PACK where it lies elsewhere.
     ddp
         Make a script for one device data-parallel: batches dealt out to ranks, gradients averaged.
+    no_onednn_backward
+        Compute gradients on CPUs with torch's own kernels, which are faster for convolutions on ARM.
     bind
         Bind each rank to cores of its gpu, socket, numa domain, core or node, or none; report prints who is where.
     no_bind

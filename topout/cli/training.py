@@ -60,6 +60,7 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "filter": tuple(given.get("filter", ())) or None,
         "packs": tuple(given.get("packs", ())) or None,
         "ddp": given.get("ddp") or None,
+        "onednn_backward": False if given.get("no_onednn_backward") else None,
         "runs": given.get("runs"),
     }
     return resolve_spec(flags, find_config(None if is_module else script))

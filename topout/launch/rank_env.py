@@ -93,6 +93,7 @@ def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:
         "steps": spec.steps,
         "data_share": spec.data_share,
         "batch": spec.batch,
+        "onednn_backward": spec.onednn_backward,
         "profile": spec.profile,
         "filter": list(spec.filter) or None,
     })  # fmt: skip

@@ -62,10 +62,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _start_recorder(status: StatusLine) -> Recorder | None:
-    """Taps are needed for recording, and for --steps, --data-share and --batch even without it."""
+    """Taps are needed for recording, and for what they change of a script even without it."""
     try:
         settings = Settings.from_environment()
-        if not settings.record and (settings.steps, settings.data_share, settings.batch) == (None, None, None):
+        asked = (settings.steps, settings.data_share, settings.batch)
+        if not settings.record and asked == (None, None, None) and settings.onednn_backward:
             from topout.record import gloo_threads
 
             worker_cores.install()

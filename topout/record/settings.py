@@ -24,6 +24,7 @@ class Settings:
     data_share: float | None = None
     batch: int | None = None
     """Of a rank, for the loaders that feed training."""
+    onednn_backward: bool = True
     profile: tuple[int, int] | None = None
     filter: tuple[str, ...] = ()
 
@@ -40,6 +41,7 @@ class Settings:
             steps=asked.get("steps"),
             data_share=asked.get("data_share"),
             batch=asked.get("batch"),
+            onednn_backward=bool(asked.get("onednn_backward", True)),
             profile=(profile[0], profile[1]) if profile else None,
             filter=tuple(asked.get("filter") or ()),
         )

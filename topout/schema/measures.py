@@ -281,6 +281,9 @@ class Environment:
     uses_tf32: bool | None = None
     uses_channels_last: bool | None = None
     has_convolutions: bool | None = None
+    processor: str | None = None
+    """The instruction set of CPUs that compute gradients, such as aarch64."""
+    backward_uses_onednn: bool | None = None
     supports_bf16: bool | None = None
     supports_tf32: bool | None = None
     uses_data_parallel: bool | None = None

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 import torch
 
+from topout.record.recorder import current
+
 CHOICES = ("auto", True, False)
 _NUM_WARM_UP = 2
 """Steps, one with each: what a kernel does at its first call is not counted."""
@@ -58,6 +60,10 @@ class BackwardKernels:
         if with_s and without_s:
             gain = statistics.median(with_s) / statistics.median(without_s)
             self.uses_onednn = gain < _LEAST_GAIN
+            recorder = current()
+            if recorder is not None:
+                # else what one step of the trial had would stand in the recording
+                recorder.fact(backward_uses_onednn=self.uses_onednn)
             if not self.uses_onednn and self._says:
                 sys.stderr.write(f"topout: backward computes without oneDNN, {gain:.1f} times as fast (measured)\n")
 

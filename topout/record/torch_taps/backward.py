@@ -39,4 +39,33 @@ def install(module: ModuleType, recorder: Recorder) -> None:
             if recorder.mark is not None:
                 recorder.mark("backward")
 
-    setattr(module, original.__name__, backward)
+    setattr(
+        module,
+        original.__name__,
+        backward if recorder.settings.onednn_backward else _without_onednn(backward, recorder),
+    )
+
+
+def _without_onednn(backward: Any, recorder: Recorder) -> Any:
+    """`--no-onednn-backward`: gradients by torch's own kernels, forward as it was."""
+
+    @functools.wraps(backward)
+    def computed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if recorder.num_steps == 0:
+            recorder.guard(_check_on_cpu, tensors, recorder)
+        was_enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return backward(tensors, *args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(was_enabled)
+
+    return computed
+
+
+def _check_on_cpu(tensors: Any, recorder: Recorder) -> None:
+    first = tensors if hasattr(tensors, "device") else next(iter(tensors))
+    if first.device.type != "cpu":
+        recorder.note(f"--no-onednn-backward changes nothing: gradients are computed on {first.device.type}")

@@ -6,6 +6,7 @@ Saved tensors that need unpacking (activation checkpointing, offloading) are not
 script's code.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,10 @@ class GraphFlops:
             self._recorder.fact(flop_dtype=dtype, uses_autocast=dtype in ("bfloat16", "float16"))
             if roots[0].is_cuda:
                 self._recorder.fact(uses_tf32=2 * self._tf32_flops > self._by_dtype.get("float32", 0))
+        if roots[0].device.type == "cpu":
+            # as it is now, where backward begins: scripts turn it off around backward alone
+            uses_onednn = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+            self._recorder.fact(processor=os.uname().machine, backward_uses_onednn=uses_onednn)
 
     def _walk(self, waiting: list[Node]) -> None:
         seen: set[Node] = set()
