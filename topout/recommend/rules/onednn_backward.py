@@ -1,8 +1,8 @@
 """oneDNN computes the gradients of convolutions on ARM, where it has no fast kernels for them.
 
-Why it matters. torch hands convolutions on CPUs to oneDNN. Forward that is right; for gradients oneDNN falls back to
-plain loops on ARM, and torch's own kernels are 1.2 to 6 times as fast (Neoverse N1, torch 2.13: a small residual
-network 1.2, 3x3 convolutions of 16 to 256 channels 1.5 to 5.8, a ResNet-18 4.5).
+Why it matters. torch hands convolutions on CPUs to oneDNN. Forward that is right; gradients torch's own kernels
+compute 1.2 to 6 times as fast on ARM (Neoverse N1, torch 2.13: a small residual network 1.2, 3x3 convolutions of 16 to
+256 channels 1.5 to 5.8, a ResNet-18 4.5).
 
 How it is measured. The model has convolutions, ranks compute on ARM CPUs, oneDNN is on when backward begins, and
 backward takes more than 2.2 times as long as forward, which is what torch's own kernels take. The gain is what is above
