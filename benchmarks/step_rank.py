@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import topout
-from topout.train.backward_kernels import onednn
+from topout.record.onednn import onednn
 
 warnings.filterwarnings("ignore")
 GRID_MB = (0.25, 1, 2, 5, 10, 50, 100)

@@ -2,8 +2,12 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
+import torch
+
+from topout.record.torch_taps import backward
 
 SCRIPT = """
 import contextlib, sys
@@ -59,6 +63,15 @@ def test_it_is_recorded_and_on_arm_advised_against(convolve, tmp_path, flags, wo
     is_named = "PR04" in [finding["code"] for finding in analysis["findings"]]
     # with oneDNN backward takes 14 times as long as forward there, without it 2.5 times
     assert is_named is (is_on and os.uname().machine == "aarch64")
+
+
+def test_where_a_cpu_computes_no_gradients_it_is_said_that_nothing_changes():
+    said = []
+    recorder = SimpleNamespace(note=said.append)
+    backward._check_on_cpu(torch.zeros(1), recorder)
+    assert said == []
+    backward._check_on_cpu([torch.zeros(1, device="meta")], recorder)
+    assert said == ["--no-onednn-backward changes nothing: gradients are computed on meta"]
 
 
 def test_it_is_turned_off_without_a_recording_too(convolve):

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
+from topout.record.onednn import onednn
 from topout.record.recorder import current
 
 CHOICES = ("auto", True, False)
@@ -66,14 +65,3 @@ class BackwardKernels:
                 recorder.fact(backward_uses_onednn=self.uses_onednn)
             if not self.uses_onednn and self._says:
                 sys.stderr.write(f"topout: backward computes without oneDNN, {gain:.1f} times as fast (measured)\n")
-
-
-@contextmanager
-def onednn(is_enabled: bool) -> Iterator[None]:
-    """For this process. Never turns on what the script has turned off; `torch.backends.mkldnn.flags` would warn."""
-    was_enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(is_enabled and was_enabled)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(was_enabled)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from topout.schema.errors import TopoutError
+from topout.train.buckets.whole_division import is_exact
 from topout.train.fused import has_sparse_gradients
 
 KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -133,8 +134,7 @@ def late_divisor(flat: Any, world_size: int) -> int:
 
     Among 2, 4, 8, … ranks it gives the same bits, and while other gradients travel; but float16 may overflow.
     """
-    is_power_of_two = world_size & (world_size - 1) == 0
-    return world_size if is_power_of_two and flat.dtype is not torch.float16 else 1
+    return world_size if is_exact(world_size) and flat.dtype is not torch.float16 else 1
 
 
 def is_stepped_in_parts(optimizer: Any) -> bool:

@@ -136,7 +136,7 @@ def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
     assert memory.find(gradients, Link(alpha_s=1e-4, bytes_per_s=2.5e7)) is None
     (file,) = tmp_path.iterdir()
     whole = json.loads(file.read_text())
-    for text in ("", "{", "[]", json.dumps(whole | {"version": 1}), json.dumps(whole | {"takes_turns": 1})):
+    for text in ("", "{", "[]", json.dumps(whole | {"version": 1}), json.dumps(whole | {"hands_over": 1})):
         file.write_text(text)
         assert memory.find(gradients, link) is None
 

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from topout.record.clock import now_ns, processors_ns
+from topout.record.onednn import onednn
 from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import flops
 from topout.schema.event import NOT_GIVEN, Kind
@@ -51,16 +52,10 @@ def _without_onednn(backward: Any, recorder: Recorder) -> Any:
 
     @functools.wraps(backward)
     def computed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        import torch
-
         if recorder.num_steps == 0:
             recorder.guard(_check_on_cpu, tensors, recorder)
-        was_enabled = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
-        try:
+        with onednn(False):
             return backward(tensors, *args, **kwargs)
-        finally:
-            torch._C._set_mkldnn_enabled(was_enabled)
 
     return computed
 

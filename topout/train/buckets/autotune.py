@@ -22,11 +22,11 @@ import torch
 
 from topout.train.buckets import trial
 from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
+from topout.train.buckets.handover import PACE_S, Handover
 from topout.train.buckets.ready import ReadyTimes
 from topout.train.buckets.regroup import Grouping, Hook, can_regroup, regroup
 from topout.train.buckets.remembered import Remembered
-from topout.train.buckets.turns import PACE_S, Turns
-from topout.train.buckets.whole_division import check_divisor, divide_whole, is_exact
+from topout.train.buckets.whole_division import divide_whole, is_exact
 from topout.train.exchange import all_agree, from_first, gather
 from topout.train.link import Link, measure
 from topout.train.place import Place
@@ -63,8 +63,9 @@ class Autotune:
         self._num_forwards = self._num_backwards = 0
         self._is_paired = True
         self._ready: ReadyTimes | None = None
-        self._turn_takers: list[Any] = []
-        self._link_turns: Turns | None = None
+        self._handed_over_after: list[Any] = []
+        self._handover: Handover | None = None
+        self._divisor_check: Any = None
         self._candidates: list[Grouping] = []
         self._turns: list[int] = []
         self._starts_s: list[float] = []
@@ -125,8 +126,8 @@ class Autotune:
         if not all_agree(self._is_paired and ready.is_whole and may_regroup, self._place):
             self.leave()
             return
-        # each rank's own: nobody waits for another one's turns
-        self._turn_takers = ready.apart(PACE_S)
+        # each rank's own: no other rank waits for them
+        self._handed_over_after = ready.apart(PACE_S)
         seen = [[gradient.num_bytes, gradient.ready_s] for gradient in ready.gradients()]
         gradients = [Gradient(num_bytes=size, ready_s=ready_s) for size, ready_s in from_first(seen, self._place)]
         link = measure(self._place)
@@ -150,20 +151,19 @@ class Autotune:
             return None
         hook = self._hooks[told["hook"]]() if told["hook"] else None
         limits = None if told["limits"] is None else tuple(told["limits"])
-        return Grouping(name=str(told["name"]), limits=limits, hook=hook, takes_turns=told["takes_turns"])
+        return Grouping(name=str(told["name"]), limits=limits, hook=hook, hands_over=told["hands_over"])
 
     def _begin_block(self) -> None:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
     def _regroup(self, grouping: Grouping) -> None:
-        hook = grouping.hook or self._plain
-        regroup(self._ddp, grouping.limits, hook)
-        if self._divides_whole(grouping):
-            divide_whole(self._ddp)
-        if self._link_turns is not None:
-            self._link_turns.end()
-        self._link_turns = Turns(self._turn_takers) if grouping.takes_turns else None
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        for former in (self._handover, self._divisor_check):
+            if former is not None:
+                former.remove()
+        self._handover = Handover(self._handed_over_after) if grouping.hands_over else None
+        self._divisor_check = divide_whole(self._ddp) if self._divides_whole(grouping) else None
         self._num_hooks = len(self._ddp._comm_hooks)
 
     def _divides_whole(self, grouping: Grouping) -> bool:
@@ -211,8 +211,6 @@ class Autotune:
         self._regroup(grouping)
         self.chosen = grouping
         self.leave()
-        if self._divides_whole(grouping):
-            self._ddp.register_forward_pre_hook(check_divisor)
         if self._remembered is not None and not from_memory and self._place.is_first:
             self._remembered.keep(grouping, self.gain_share or 0.0)
         if self._place.is_first:
@@ -245,7 +243,7 @@ def candidates(
     gradients: Sequence[Gradient], link: Link, hooks: dict[str, Callable[[], Hook]], *, by_cpu: bool = True
 ) -> list[Grouping]:
     """DDP's default first; those that come out the same are tried once."""
-    takes_turns = by_cpu and link.busy_share < BUSY_LINK
+    hands_over = by_cpu and link.busy_share < BUSY_LINK
     plans = {"fine": fine(gradients, link)}
     if not hooks:
         # with them there is no time for a third grouping within 50 steps
@@ -254,9 +252,8 @@ def candidates(
     for name, ends in plans.items():
         limits = group_bytes(gradients, ends)
         if all(limits != other.limits for other in found):
-            found.append(Grouping(name=name, limits=limits, takes_turns=takes_turns))
+            found.append(Grouping(name=name, limits=limits, hands_over=hands_over))
     compressed = [
-        Grouping(name=name, limits=found[1].limits, hook=make(), takes_turns=takes_turns)
-        for name, make in hooks.items()
+        Grouping(name=name, limits=found[1].limits, hook=make(), hands_over=hands_over) for name, make in hooks.items()
     ]
     return found + compressed

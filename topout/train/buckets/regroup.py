@@ -16,19 +16,20 @@ from typing import Any
 Hook = tuple[Any, Callable[..., Any]]
 
 _DEFAULT_BYTES = 25 << 20
+"""DDP's own limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
     """`limits` None: DDP's default. `hook`: a communication hook and its state, None: plain averaging.
 
-    `takes_turns`: while backward computes, the core is handed over now and then to those who send (`turns.py`).
+    `hands_over`: while backward computes, the core is handed over now and then to those who send (`handover.py`).
     """
 
     name: str
     limits: tuple[int, ...] | None = None
     hook: Hook | None = None
-    takes_turns: bool = False
+    hands_over: bool = False
 
 
 def can_regroup(ddp: Any) -> bool:

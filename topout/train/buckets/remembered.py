@@ -42,7 +42,7 @@ class Remembered:
                 and isinstance(found["name"], str)
                 and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
                 and (found["hook"] is None or isinstance(found["hook"], str))
-                and isinstance(found["takes_turns"], bool)
+                and isinstance(found["hands_over"], bool)
                 and 1 / SAME_LINK < link.bytes_per_s / found["bytes_per_s"] < SAME_LINK
             )
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -58,7 +58,7 @@ class Remembered:
             "name": grouping.name,
             "limits": grouping.limits,
             "hook": grouping.name if grouping.hook else None,
-            "takes_turns": grouping.takes_turns,
+            "hands_over": grouping.hands_over,
             "gain_share": gain_share,
             "bytes_per_s": self._link.bytes_per_s,
         }

@@ -16,12 +16,13 @@ def is_exact(world_size: int) -> bool:
     return world_size & (world_size - 1) == 0
 
 
-def divide_whole(ddp: Any) -> None:
-    """Once for a reducer that has no communication hook."""
+def divide_whole(ddp: Any) -> Any:
+    """Once for a reducer that has no communication hook; `remove()` what it returns together with the reducer."""
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    return ddp.register_forward_pre_hook(_check_divisor)
 
 
-def check_divisor(ddp: Any, _: Any) -> None:
+def _check_divisor(ddp: Any, _: Any) -> None:
     """Before every forward: the one choice of a script for which DDP's hooks have no ear."""
     if ddp._join_config.enable and not ddp._divide_by_initial_world_size:
         raise TopoutError(

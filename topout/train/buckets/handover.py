@@ -19,8 +19,8 @@ LONGEST_S = 3e-3
 _hand_over = getattr(os, "sched_yield", lambda: None)
 
 
-class Turns:
-    """Attached from making to `end`: after the gradient of each of these parameters, in the order of backward."""
+class Handover:
+    """Attached from making to `remove`: after the gradient of each of these parameters, in the order of backward."""
 
     def __init__(self, parameters: Sequence[Any]) -> None:
         self._are_over = False
@@ -30,7 +30,7 @@ class Turns:
             for parameter, hook in zip(parameters, hooks, strict=False)
         ]
 
-    def end(self) -> None:
+    def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []

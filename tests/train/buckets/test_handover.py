@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from topout.train.buckets import turns
+from topout.train.buckets import handover
 from topout.train.buckets.autotune import candidates
 from topout.train.buckets.grouping import Gradient
+from topout.train.buckets.handover import LONGEST_S, Handover
 from topout.train.buckets.ready import ReadyTimes
-from topout.train.buckets.turns import LONGEST_S, Turns
 from topout.train.link import Link
 
 SLOW = Link(alpha_s=1e-4, bytes_per_s=1e8, busy_share=0.1)
@@ -28,7 +28,7 @@ def handed_over(monkeypatch):
             time.sleep(self.takes_s)
 
     counter = Counter()
-    monkeypatch.setattr(turns, "_hand_over", counter)
+    monkeypatch.setattr(handover, "_hand_over", counter)
     return counter
 
 
@@ -46,16 +46,16 @@ def in_order_of_backward(layers):
 
 
 def test_a_turn_follows_each_of_these_gradients_until_turns_end(handed_over, layers):
-    taken = Turns(in_order_of_backward(layers)[1:4])
+    handed = Handover(in_order_of_backward(layers)[1:4])
     backward(layers)
     assert handed_over.count == 3
-    taken.end()
+    handed.remove()
     backward(layers)
     assert handed_over.count == 3
 
 
 def test_whoever_keeps_the_core_gets_it_once_in_a_backward(handed_over, layers):
-    Turns(in_order_of_backward(layers))
+    Handover(in_order_of_backward(layers))
     handed_over.takes_s = 2 * LONGEST_S
     backward(layers)
     assert handed_over.count == 1
@@ -65,7 +65,7 @@ def test_whoever_keeps_the_core_gets_it_once_in_a_backward(handed_over, layers):
 
 
 def test_no_parameters_no_turns(handed_over, layers):
-    Turns([])
+    Handover([])
     backward(layers)
     assert handed_over.count == 0
 
@@ -89,6 +89,6 @@ def test_turns_are_tried_where_the_link_leaves_the_processor_idle_and_never_with
 ):
     gradients = [Gradient(num_bytes=1_000_000, ready_s=0.001 * number) for number in range(8)]
     default, *others = candidates(gradients, link, {}, by_cpu=by_cpu)
-    assert not default.takes_turns
+    assert not default.hands_over
     assert others
-    assert all(candidate.takes_turns is expected for candidate in others)
+    assert all(candidate.hands_over is expected for candidate in others)
