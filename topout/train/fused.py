@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from topout.train.quick_step import hasten
+
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _DEVICES = ("cuda", "cpu")
 
@@ -32,6 +34,7 @@ def fuse(optimizer: Any) -> bool:
         # unfused optimizers count steps on the host, fused ones beside the parameter
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(parameter.device, torch.float32)
+    hasten(optimizer)
     return True
 
 
