@@ -36,6 +36,18 @@ def mounted(folder, options):
     return [*own, "sh", "-c", MOUNTED.format(options=options), "sh", str(folder)]
 
 
+def test_a_source_and_a_class_that_are_not_utf_8_are_packed_and_come_back_as_they_were(run_topout, tmp_path):
+    source, odd = os.fsdecode(b"images\xff"), os.fsdecode(b"d\xffg")
+    image_folder(tmp_path / source, per_class=2, classes=("cat", odd))
+    assert run_topout(["pack", source, "pack"]).code == 0
+    info = json.loads(run_topout(["data", "info", "pack", "--json"]).stdout)
+    assert (info["classes"], info["source"]) == (["cat", odd], str(tmp_path / source))
+    assert "nothing to do" in run_topout(["pack", source, "pack"]).stdout
+    assert run_topout(["data", "check", "pack"]).code == 0
+    assert run_topout(["data", "unpack", "pack", "files"]).code == 0
+    assert contents(tmp_path / "files") == contents(tmp_path / source)
+
+
 def test_a_folder_is_packed_looked_at_checked_and_unpacked(run_topout, tmp_path):
     image_folder(tmp_path / "images", per_class=4)
     done = run_topout(["pack", "images", "pack", "--shard-size", "4K"])

@@ -10,7 +10,7 @@ from pathlib import Path
 ANNOUNCE = """
 import os, time
 def announce(name=None):
-    with open(f"pid-{name or os.environ['RANK']}.tmp", "w") as file:
+    with open(f"pid-{name or os.environ.get('RANK', '0')}.tmp", "w") as file:
         file.write(str(os.getpid()))
     os.rename(file.name, file.name.removesuffix(".tmp"))
 announce()

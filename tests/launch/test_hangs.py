@@ -62,6 +62,17 @@ def test_a_rank_that_sleeps_outside_the_collective_is_missing_from_it(hung):
     assert [rank.poll() for rank in job.ranks] == [None, None]
 
 
+def test_a_rank_that_sleeps_is_missing_although_its_last_collectives_ended_out_of_order(hung):
+    job = hung("ends_out_of_order")
+    assert first_line(job) == (
+        "topout: no step for N s: rank 1 on n2 (pid P) has not reached all_reduce #28 (1 MB), in which rank 0 waits; "
+        "it sleeps at hangs.py:27 in load_shard; stacks in hang"
+    )
+    assert job.watch(lambda: job.stacks(0) and job.stacks(1))
+    assert "group gloo:0: 28 collectives begun, 27 over\n" in job.stacks(0)
+    assert "group gloo:0: 27 collectives begun, 27 over\n" in job.stacks(1)
+
+
 def test_a_rank_that_computes_for_long_is_named_and_left_alone(hung):
     job = hung("is_busy")
     assert first_line(job) == (

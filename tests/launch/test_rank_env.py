@@ -27,6 +27,18 @@ def test_the_variables_that_torch_scripts_expect():
     assert found["TORCHELASTIC_RUN_ID"] == "r-1"
 
 
+def test_a_single_rank_that_nobody_asked_for_is_started_as_python_starts_it():
+    """nanoGPT and Accelerate make a process group wherever `RANK` is set, on CPUs with NCCL."""
+    alone = World(hosts=(HOST,), ranks=RANKS[:1], master_address="127.0.0.1", master_port=4000)
+    found = rank_environment(RANKS[0], alone, PLAIN, 9, run=RUN, inherited={})
+    of_ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "HOROVOD_RANK")
+    assert not set(of_ranks) & set(found)
+    for spec in (RunSpec(num_ranks=1), RunSpec(per_node=1)):
+        asked = rank_environment(RANKS[0], alone, spec, 9, run=RUN, inherited={})
+        assert (asked["RANK"], asked["WORLD_SIZE"]) == ("0", "1")
+    assert rank_environment(RANKS[0], alone, PLAIN, 9, run=RUN, inherited={}, scheduler="slurm")["RANK"] == "0"
+
+
 def test_threads_follow_the_binding_unless_the_user_set_them():
     assert environment()["OMP_NUM_THREADS"] == "3"
     assert environment(OMP_NUM_THREADS="7")["OMP_NUM_THREADS"] == "7"

@@ -6,14 +6,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import topout
 from tests.launch.jobs import wait_for
-from topout.record import torch_taps
-from topout.record.lookout import stacks_path
-from topout.record.status_page import _LOOK, PAGE_FD, StatusPage
+from topout.record import lookout, torch_taps
+from topout.record.lookout import Lookout, stacks_path
+from topout.record.page_snapshot import Call, Snapshot
+from topout.record.status_page import _LOOK, _PID, PAGE_FD, StatusPage
 from topout.record.whereabouts import _PHASES, Place, is_script, place_of, shown
 
 
@@ -167,3 +169,92 @@ def test_phases_are_told_by_functions_that_exist():
     for path, function in _PHASES:
         if path.startswith("torch_taps/"):
             assert f"def {function}(" in (taps / path).read_text()
+
+
+# how far a rank is in its groups
+
+
+def call(number: int | None, group: str = "gloo:0") -> Call:
+    return Call(operation="all_reduce", group=group, sequence=number, num_bytes=8, age_s=4.0)
+
+
+class Groups:
+    """A communication library that stands still, and counts how often its entries are read."""
+
+    def __init__(self, positions: list[tuple[str, int, int]], pending: list[Call]) -> None:
+        self.told = positions
+        self.entries = pending
+        self.num_reads = 0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def positions(self) -> list[tuple[str, int, int]]:
+        return self.told
+
+    def pending(self) -> list[Call]:
+        self.num_reads += 1
+        return self.entries
+
+
+@pytest.fixture
+def after(monkeypatch):
+    """What the page of a rank with these groups says after so many looks, one a second."""
+    page, fd = StatusPage.create()
+    os.close(fd)
+    page._words[_PID] = os.getpid()
+    clock_ns = [10**12]
+    monkeypatch.setattr(lookout, "now_ns", lambda: clock_ns[0])
+    made = Lookout(SimpleNamespace(main_thread=0), page)
+
+    def look(groups: Groups, num_looks: int) -> Snapshot:
+        made._recorder.groups = groups
+        for _ in range(num_looks):
+            made._look_at_groups()
+            clock_ns[0] += 10**9
+        return page.read(clock_ns[0])
+
+    yield look
+    page.close()
+
+
+def over(seen: Snapshot) -> dict[str, tuple[int, int]]:
+    return {position.group: (position.reached, position.completed) for position in seen.positions}
+
+
+def test_collectives_that_ended_out_of_order_are_over(after):
+    """#74 ended before #73, so torch tells 73; no entry is left open."""
+    groups = Groups([("gloo:0", 74, 73)], [])
+    assert over(after(groups, 3)) == {"gloo:0": (74, 73)}
+    seen = after(groups, 6)
+    assert (over(seen), seen.pending) == ({"gloo:0": (74, 74)}, None)
+    assert (seen.positions[0].age_s, seen.stir_age_s, groups.num_reads) == (
+        9.0,
+        9.0,
+        1,
+    )  # to know better is no progress
+
+
+def test_a_rank_waits_in_the_first_collective_that_is_not_over(after):
+    groups = Groups([("gloo:0", 76, 73)], [call(75), call(76)])
+    seen = after(groups, 9)
+    assert (over(seen), seen.pending.sequence, groups.num_reads) == ({"gloo:0": (76, 74)}, 75, 1)
+
+
+def test_a_wait_is_told_in_the_group_in_which_it_is(after):
+    """Group a has rested at 8 of 8 for longer than group b waits."""
+    after(Groups([("gloo:a", 8, 7), ("gloo:b", 4, 4)], []), 3)
+    seen = after(Groups([("gloo:a", 8, 7), ("gloo:b", 5, 4)], [call(5, "gloo:b")]), 6)
+    assert over(seen) == {"gloo:a": (8, 8), "gloo:b": (5, 4)}
+    assert (seen.pending.group, seen.pending.sequence) == ("gloo:b", 5)
+
+
+def test_a_receive_that_is_not_over_is_not_taken_for_the_end_of_others(after):
+    seen = after(Groups([("nccl:0", 6, 5)], [call(None, "nccl:0")]), 6)
+    assert (over(seen), seen.pending.sequence) == ({"nccl:0": (6, 5)}, None)
+
+
+def test_what_was_looked_up_counts_until_the_rank_gets_on(after):
+    assert over(after(Groups([("gloo:0", 74, 73)], []), 6)) == {"gloo:0": (74, 74)}
+    seen = after(Groups([("gloo:0", 75, 73)], [call(75)]), 6)
+    assert (over(seen), seen.pending.sequence) == ({"gloo:0": (75, 74)}, 75)

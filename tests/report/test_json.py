@@ -44,6 +44,12 @@ def test_what_json_does_not_have_becomes_null():
     assert document["measures"]["shares"] == {"input": None}
 
 
+def test_a_path_that_is_not_utf_8_is_spelled_out():
+    odd = replace(LATE_RANK, script="/s\udcff/train.py", duration_s=float("nan"), exit_code=np.int64(3))
+    document = json.loads(to_json(odd))
+    assert (document["script"], document["duration_s"], document["exit_code"]) == ("/s\\udcff/train.py", None, 3)
+
+
 def test_numbers_of_numpy_are_plain_numbers():
     odd = replace(LATE_RANK, exit_code=np.int64(3), measures=replace(MEASURES, shares={"input": np.float64(0.25)}))
     document = json.loads(to_json(odd))

@@ -214,3 +214,30 @@ def test_a_file_that_is_no_diagnosis_is_refused(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[]")
     assert call(["calibrate", str(folder.path), "--doctor", str(tmp_path / "x.json")]) == 2
     assert "no diagnosis" in capsys.readouterr().err
+
+
+def test_seconds_of_a_processor_are_not_taken_for_a_gpu_s_without_a_word(tmp_path, capsys):
+    steps = [StepPlan(forward=20 * MS, backward=40 * MS, optimizer=MS, samples=32)] * 30
+    told = build_run(tmp_path / "told", [steps], Plan(facts={"torch_version": "2.9"})).folder
+    for folder, words in (
+        (told, "measured on CPU, and"),
+        (recorded(tmp_path / "untold"), "does not say what it was measured on, and"),
+    ):
+        assert call(["calibrate", str(folder.path)]) == 0
+        written = str(folder.path / "calibration.json")
+        capsys.readouterr()
+        assert call(["simulate", written, "--system", "summit", "--nodes", "1", "--steps", "20"]) == 0
+        assert f"{words} Summit" in capsys.readouterr().err
+        assert call(["simulate", written, "--system", written, "--nodes", "1", "--steps", "20"]) == 0
+        assert "not scaled" not in capsys.readouterr().err
+
+
+def test_a_calibration_that_cannot_be_written_is_said(tmp_path, capsys):
+    folder = recorded(tmp_path / "run")
+    assert call(["calibrate", str(folder.path), "--out", str(tmp_path / "absent" / "x.json")]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    assert call(["calibrate", str(folder.path), "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "calibration.json").is_file()
+    (folder.path / "calibration.json").mkdir()
+    assert call(["calibrate", str(folder.path)]) == 2
+    assert "do   --out calibration.json" in capsys.readouterr().err

@@ -101,6 +101,23 @@ def test_plan_writes_the_request(capsys):
     assert json.loads(capsys.readouterr().out)["best_value"]["nodes"] == 8
 
 
+def test_a_mistake_is_answered_with_the_option_or_the_file_it_is_in(tmp_path, capsys):
+    for words, told in (
+        (["plan", "resnet50-v100", "--system", "summit", "--samples", "1e6", "--within", "5"], "try --within 2h"),
+        (["simulate", "resnet50-v100", "--system", "summit", "--failures", "30"], "try --failures 2h"),
+        (["simulate", "absent.toml", "--system", "summit"], "do   check the path, or name one of"),
+        (["analyze", __file__], "why  it is a file"),
+    ):
+        assert call(words) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_mesh_that_cannot_be_written_is_said_first(tmp_path, capsys):
+    words = ["--samples", "1e6", "--mesh", str(tmp_path / "absent" / "m.toml")]
+    assert call(["plan", "resnet50-v100", "--system", "summit", *words]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["x", "0", "3:2:1", "1:2"])
 def test_a_critical_batch_is_a_number_with_or_without_its_range(text, capsys):
     assert call(["plan", "resnet50-v100", "--system", "summit", "--samples", "1e6", "--critical-batch", text]) == 2

@@ -268,3 +268,67 @@ print(json.dumps(all(map(torch.equal, ours, trained(DistributedDataParallel)))))
 
 def test_statistics_that_are_frozen_later_are_those_of_rank_0(run_ranks):
     assert [ended.said for ended in run_ranks(FROZEN_NORM, 2)] == [True, True]
+
+
+FOLDS = """
+import gc, json, weakref
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+gc.disable()  # what is left over is found out when it matters
+models, optimizers = [], []
+for fold in range(3):
+    # large enough to be tuned, and gone before that ends
+    model = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    inner = weakref.ref(model)
+    model, optimizer = ctx.wrap(model, optimizer)
+    model(torch.randn(2, 512)).sum().backward()
+    optimizer.step()
+    models.append(inner)
+    optimizers.append(weakref.ref(optimizer))
+result = ctx.evaluate(lambda batch: {"in evaluation": not model.training}, torch.utils.data.DataLoader([1.0, 2.0]))
+names = list(ctx._living()[0].parts())
+# only rank 0 keeps one more: no rank has it in its checkpoint
+kept = model if ctx.is_first else None
+model = nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model, optimizer = ctx.wrap(model, optimizer)
+later = [name for wrapped in ctx._living() for name in wrapped.parts()]
+living = [[reference() is not None for reference in references[:2]] for references in (models, optimizers)]
+print(json.dumps([result, names, later, living]))
+"""
+
+
+def test_models_that_a_script_has_dropped_are_let_go(run_ranks):
+    for ended in run_ranks(FOLDS, 2):
+        assert ended.code == 0, ended.stderr
+        result, names, later, living = ended.said
+        assert result == {"in evaluation": 2}
+        assert names == ["model-3", "optimizer-3"]
+        assert later == ["model-4", "optimizer-4"]
+        assert living == [[False, False], [False, False]]
+
+
+def test_what_a_script_still_trains_stays_though_it_holds_only_a_part_of_it():
+    import gc
+
+    import torch
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    ctx = Context(alone())
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2)
+    model, optimizer, loader = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), loader)
+    del model, loader
+    gc.collect()
+    (wrapped,) = ctx._living()
+    assert list(wrapped.parts()) == ["model", "optimizer", "loader"]
+    del wrapped, optimizer
+    gc.collect()
+    assert ctx._living() == []

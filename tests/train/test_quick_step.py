@@ -182,6 +182,26 @@ def test_numbers_of_two_kinds_are_left_to_torch_and_not_looked_at_for_ever():
     assert quick.num_walks == 15
 
 
+def test_a_group_s_own_wish_about_decay_counts():
+    plain, quick = (Trained(ADAMW, is_quick=is_quick, lr=0.01, weight_decay=0.3) for is_quick in (False, True))
+    for trained in (plain, quick):
+        trained.optimizer.param_groups[0]["decoupled_weight_decay"] = False
+        for _ in range(NUM_STEPS):
+            trained.step()
+    assert all(map(torch.equal, plain.bits(), quick.bits()))
+    assert quick.num_walks == 1
+
+
+def test_parameters_that_join_late_are_taken_up():
+    """After many walks in vain it still looks now and then."""
+
+    def act(trained, number):
+        trained.layers[0].weight.requires_grad_(number >= 20)
+
+    _, quick = both(act, steps=60, make=ADAMW, lr=0.01)
+    assert quick.num_walks < 40
+
+
 def test_hooks_after_the_step_and_profilers_see_it():
     trained = Trained(is_quick=True, lr=0.1, momentum=0.9)
     seen = []

@@ -166,6 +166,8 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
         return "Nothing was recorded: no rank got as far as its script. The logs in the run folder say why."
     if any(map(has_steps, tables)):
         return "No step was completed by all ranks, so there is no time at which they can be compared."
+    if run.get("status") == "failed":
+        return "The script failed before its first step was complete; its log in the run folder says why."
     imported = [name for name in _FRAMEWORKS if any(table.facts.get(f"{name}_version") for table in tables)]
     if not imported:
         return "The script never imported torch, so there were no steps to see; call topout.step() at the end of each."

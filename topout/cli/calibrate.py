@@ -5,9 +5,10 @@ from pathlib import Path
 
 from topout.cli.analyze import newest_run
 from topout.cli.diagnoses import read_diagnosis
+from topout.cli.page_files import check_file, write_file
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode
-from topout.schema.run_folder import DEFAULT_ROOT, open_run, write_whole
+from topout.schema.run_folder import DEFAULT_ROOT, open_run
 from topout.study.calibrate import CALIBRATION_VERSION
 from topout.study.calibrate import calibrate as describe_run
 
@@ -22,13 +23,13 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     doctor
         What topout doctor --json wrote, for the links; the newest under topout-runs/doctor when left out.
     out
-        Where to write; calibration.json in the run folder when left out.
+        Where to write, a file or a folder; calibration.json in the run folder when left out.
     """
     folder, _ = open_run(run if run is not None else newest_run(Path(DEFAULT_ROOT)))
+    target = check_file(out, "--out", "calibration.json") or folder.path / "calibration.json"
     found = describe_run(folder, read_diagnosis(doctor))
-    target = out or folder.path / "calibration.json"
     document = {"version": CALIBRATION_VERSION, "job": found.job, "system": found.system, "notes": found.notes}
-    write_whole(target, encode(document))
+    write_file(target, encode(document), "--out calibration.json")
     print(target)
     for note in found.notes:
         print(f"Note    {note}", file=sys.stderr)

@@ -8,13 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from topout.cli.page_files import check_page, write_page
+from topout.cli.page_files import check_file, check_page, write_file, write_page
 from topout.cli.plan_page import plan_page
 from topout.cli.plan_text import plan_text, request
 from topout.cli.plan_work import look_into_run, of_epochs, of_target
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import write_whole
 from topout.study.critical_batch import CriticalBatch, given
 from topout.study.curve import check_nodes, node_counts, warnings
 from topout.study.description import read_job, read_system
@@ -90,6 +89,7 @@ def plan(
     """
     _check_towards(samples, target_loss, losses, curve_batch)
     page = check_page(html, "plan.html")
+    mesh = check_file(mesh, "--mesh", "mesh.toml")
     seen = look_into_run(job)
     described, machine = read_job(seen.job), read_system(system)
     for assignment in what_if or []:
@@ -157,7 +157,7 @@ def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
 def _deadline(within: str | None, certainty: float) -> Deadline | None:
     if not 0 < certainty < 1:
         raise TopoutError(f"{certainty} is no certainty.", why="It lies between 0 and 1.", do="--certainty 0.9")
-    return None if within is None else Deadline(hours=parse_duration(within) / 3600, certainty=certainty)
+    return None if within is None else Deadline(hours=parse_duration(within, "--within") / 3600, certainty=certainty)
 
 
 def _write_mesh(found: Plan, path: Path | None) -> None:
@@ -165,5 +165,5 @@ def _write_mesh(found: Plan, path: Path | None) -> None:
         return
     if path.exists():
         raise TopoutError(f"{path} is there already.", why="A mesh may hold rules by hand.", do="name another file")
-    write_whole(path, found.mesh.toml)
+    write_file(path, found.mesh.toml, "--mesh mesh.toml")
     print(f"{path}", file=sys.stderr)

@@ -70,7 +70,7 @@ def simulate(
     """
     page = check_page(html, "simulation.html")
     _check_drawing(steps, seed)
-    undisturbed_s = parse_duration(failures) if failures is not None else None
+    undisturbed_s = parse_duration(failures, "--failures") if failures is not None else None
     plain_job, plain_system = read_job(job), read_system(system)
     asked_job, asked_system = plain_job, plain_system
     for assignment in what_if or []:

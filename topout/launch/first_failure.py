@@ -112,9 +112,19 @@ def describe(end: RankEnd, *, log: str | None, stderr_tail: str, num_oom_kills: 
     if end.died_by_signal:
         return _describe_signal(end, who, where, stderr_tail, num_oom_kills)
     if end.failure is not None:
-        return f"{who} failed first ({where}):\n{end.failure.rstrip()}"
+        return f"{who} failed first ({where}):\n{end.failure.rstrip()}{_hint(end.failure)}"
     last = _last_lines(stderr_tail)
     return f"{who} ended with exit code {end.code} ({where})." + (f" Its last words:\n{last}" if last else "")
+
+
+def _hint(failure: str) -> str:
+    """Without -n a single rank is started as python starts a script, and torch then asks for what torchrun sets."""
+    is_for_ranks = any(
+        f"environment variable {name} expected" in failure for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+    )
+    return (
+        "\n\nThis script wants to be one of several ranks. Start it with -n: topout run -n 1 …" if is_for_ranks else ""
+    )
 
 
 def _describe_signal(end: RankEnd, who: str, where: str, stderr_tail: str, num_oom_kills: int | None) -> str:

@@ -35,27 +35,17 @@ def rank_environment(
     scheduler: str | None = None,
 ) -> dict[str, str]:
     """`scheduler`: whose own variables must tell this rank's place, since it started launchers and not ranks."""
-    local_world_size = sum(other.node_rank == rank.node_rank for other in world.ranks)
     environment = dict(inherited)
     environment.update(
-        RANK=str(rank.rank),
-        WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(rank.local_rank),
-        LOCAL_WORLD_SIZE=str(local_world_size),
-        GROUP_RANK=str(rank.node_rank),
-        GROUP_WORLD_SIZE=str(len(world.hosts)),
-        ROLE_RANK=str(rank.rank),
-        ROLE_WORLD_SIZE=str(world.size),
-        MASTER_ADDR=world.master_address,
-        MASTER_PORT=str(world.master_port),
-        TORCHELASTIC_RUN_ID=str(run).rpartition("/")[2] if run else "topout",
         TORCHELASTIC_RESTART_COUNT=str(restart),
         TORCHELASTIC_MAX_RESTARTS=str(spec.restarts),
         PYTHONUNBUFFERED="1",
         TOPOUT_STATUS_FD=str(status_fd),
         TOPOUT_RECORD=recorder_orders(spec, has_folder=run is not None),
     )
-    environment.update(framework_variables(rank, world))
+    if not _stands_for_python(world, spec, scheduler):
+        environment.update(_place(rank, world), TORCHELASTIC_RUN_ID=str(run).rpartition("/")[2] if run else "topout")
+        environment.update(framework_variables(rank, world))
     if scheduler is not None:
         plugin: Any = import_module(f"topout.launch.schedulers.{scheduler}")
         environment.update(plugin.rank_variables(rank, world))
@@ -77,6 +67,28 @@ def rank_environment(
         environment.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_RECORDER_ROWS))
         environment.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     return environment
+
+
+def _stands_for_python(world: World, spec: RunSpec, scheduler: str | None) -> bool:
+    """A rank that nobody asked to be one of several: scripts take `RANK` for it, and make a process group of one."""
+    return world.size == 1 and spec.num_ranks is None and spec.per_node is None and scheduler is None
+
+
+def _place(rank: Rank, world: World) -> dict[str, str]:
+    """As torchrun tells it."""
+    local_world_size = sum(other.node_rank == rank.node_rank for other in world.ranks)
+    return {
+        "RANK": str(rank.rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_RANK": str(rank.local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "GROUP_RANK": str(rank.node_rank),
+        "GROUP_WORLD_SIZE": str(len(world.hosts)),
+        "ROLE_RANK": str(rank.rank),
+        "ROLE_WORLD_SIZE": str(world.size),
+        "MASTER_ADDR": world.master_address,
+        "MASTER_PORT": str(world.master_port),
+    }
 
 
 def _defaults(rank: Rank, world: World) -> dict[str, str]:

@@ -56,11 +56,17 @@ class AfterImport:
         return spec
 
 
-def call_after_import(callbacks: dict[str, list[Callback]]) -> None:
-    """Registers callbacks by module name; a module that is already there is served at once."""
+def call_after_import(callbacks: dict[str, list[Callback]], *, before_others: bool = False) -> None:
+    """Registers callbacks by module name; a module that is already there is served at once.
+
+    Of several registrations the latest is called last, so what it wraps lies around what the others wrapped;
+    `before_others` puts it ahead of all earlier ones, and so inside.
+    """
     for name in list(callbacks):
         if name in sys.modules:
             for callback in callbacks.pop(name):
                 callback(sys.modules[name])
     finders: list[Any] = sys.meta_path
-    finders.insert(0, AfterImport(callbacks))
+    ours = [place for place, finder in enumerate(finders) if isinstance(finder, AfterImport)]
+    # whoever is asked last is called first
+    finders.insert(ours[-1] + 1 if before_others and ours else 0, AfterImport(callbacks))

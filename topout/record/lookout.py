@@ -60,6 +60,8 @@ class Lookout:
         self._looking = threading.Lock()
         self._groups: dict[str, tuple[int, int, int]] = {}
         """By name: reached, completed, changed ns."""
+        self._looked_up: dict[tuple[str, int, int], int] = {}
+        """By name, reached and completed: how many are over by the flight recorder's entries."""
         self._num_rows = -1
         self._described: tuple[str, int] | None = None
         self._place = Place()
@@ -125,17 +127,20 @@ class Lookout:
         if rows != self._groups:
             self._page.stir(at_ns)
         self._groups = rows
-        self._page.put_groups(
-            [(name, *row) for name, row in rows.items()], has_process_group=self._recorder.groups.is_initialized()
-        )
+        self._put_groups()
         self._describe_pending(at_ns)
+
+    def _put_groups(self) -> None:
+        groups = self._recorder.groups
+        rows = [(name, reached, self._num_over(name), at_ns) for name, (reached, _, at_ns) in self._groups.items()]
+        self._page.put_groups(rows, has_process_group=groups is not None and groups.is_initialized())
 
     def _describe_pending(self, at_ns: int) -> None:
         long_ns = max(_DESCRIBED_AFTER_NS, round(_USUAL_STEPS * self._usual_step_ns()))
         late = [
             (changed_ns, name, completed)
             for name, (reached, completed, changed_ns) in self._groups.items()
-            if reached > completed and at_ns - changed_ns >= long_ns
+            if reached > self._num_over(name) and at_ns - changed_ns >= long_ns
         ]
         if not late:
             if self._described is not None:
@@ -148,6 +153,15 @@ class Lookout:
             pending = self._pending()
             if pending:
                 self._put_pending(max(pending, key=lambda call: call.age_s))
+            self._looked_up = {
+                (name, reached, completed): _num_over(name, reached, completed, pending)
+                for name, (reached, completed, _) in self._groups.items()
+            }
+            self._put_groups()
+
+    def _num_over(self, name: str) -> int:
+        reached, completed, _ = self._groups[name]
+        return self._looked_up.get((name, reached, completed), completed)
 
     def _usual_step_ns(self) -> float:
         page = self._page.read()
@@ -184,8 +198,8 @@ class Lookout:
         if page is not None:
             since = f", the last ended {page.step_age_s:.1f} s ago" if page.step_age_s is not None else ""
             lines.append(f"{page.num_steps} steps{since}; phase: {page.phase or 'none known'}")
-        for name, (reached, completed, _) in self._groups.items():
-            lines.append(f"group {name}: {reached} collectives begun, {completed} over")
+        for name, (reached, _, _) in self._groups.items():
+            lines.append(f"group {name}: {reached} collectives begun, {self._num_over(name)} over")
         for call in self._pending():
             size = f", {call.num_bytes} bytes" if call.num_bytes is not None else ""
             lines.append(f"not over: {call.operation} #{call.sequence}{size}, group {call.group}, {call.age_s:.1f} s")
@@ -196,3 +210,11 @@ class Lookout:
             lines.append(f"thread {names.get(thread, thread)}, outermost call first")
             lines += [f"  {line}" for line in reversed(stack)]
         return "\n".join(lines) + "\n\n"
+
+
+def _num_over(name: str, reached: int, completed: int, pending: list[Call]) -> int:
+    """Of one group. `completed` ended last, which need not be the highest: DDP's buckets end in any order."""
+    numbers = [call.sequence for call in pending if call.group == name]
+    if None in numbers:  # a send or a receive may be counted, too
+        return completed
+    return max(completed, min([reached, *(number - 1 for number in numbers if number is not None)]))

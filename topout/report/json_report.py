@@ -24,8 +24,12 @@ def to_json(analysis: Analysis) -> str:
 
 
 def encode(thing: Any) -> str:
-    """Any dataclass of topout as JSON."""
-    return msgspec.json.format(msgspec.json.encode(thing, enc_hook=_plain), indent=2).decode() + "\n"
+    """Any dataclass of topout as JSON. A byte of a path that is not UTF-8 is spelled out: 0xff as `\\udcff`."""
+    try:
+        data = msgspec.json.encode(thing, enc_hook=_plain)
+    except UnicodeEncodeError:
+        data = msgspec.json.encode(_spelled(msgspec.to_builtins(thing, enc_hook=_plain)))
+    return msgspec.json.format(data, indent=2).decode() + "\n"
 
 
 def write(analysis: Analysis, folder: RunFolder) -> Path:
@@ -67,6 +71,14 @@ def json_schema() -> str:
 
 class _Versioned(msgspec.Struct):
     version: int
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_spelled(key): _spelled(item) for key, item in value.items()}
+    return [_spelled(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

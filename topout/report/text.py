@@ -86,7 +86,7 @@ def next_command(analysis: Analysis) -> str:
         return f"topout explain {analysis.findings[0].code}"
     if analysis.verdict is not None:
         return f"topout explain {analysis.verdict.name}"
-    return "topout run train.py"
+    return f"topout run {Path(analysis.script).name}"
 
 
 def percent(share: float) -> str:

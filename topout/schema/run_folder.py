@@ -145,6 +145,10 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
     """The folder and its run.json, or an error that says what the path is instead."""
     folder = RunFolder(path)
     if not folder.path.is_dir():
+        if folder.path.exists():
+            raise TopoutError(
+                f"{path} is not a run folder.", why="it is a file", do=f"pass a folder under {DEFAULT_ROOT}/"
+            )
         raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do="make one: topout run FILE")
     try:
         run = json.loads(folder.run_json.read_text())

@@ -21,7 +21,7 @@ from topout.study.anchor import anchored, find_anchor
 from topout.study.bootstrap import Floats, mean, ranged
 from topout.study.seen_cores import seen_cores
 from topout.study.seen_groups import seen_groups
-from topout.study.seen_machine import data_place, seen_machine
+from topout.study.seen_machine import data_place, seen_device, seen_machine
 from topout.study.seen_memory import seen_memory
 from topout.study.seen_pauses import seen_checkpoint, seen_evaluation
 from topout.study.stragglers import split_spread
@@ -56,7 +56,7 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
     job: dict[str, Any] = {
         "title": folder.path.name,
         "source": "topout calibrate",
-        "device": measures.environment.device_name or "",
+        "device": seen_device(measures),
         "calibrated_nodes": measures.environment.num_hosts,
         "compute": _compute(phases, random),
         "gradients": _gradients(measures, phases, notes),

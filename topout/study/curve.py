@@ -132,12 +132,13 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, 
 
 def _other_device(job: Job, system: System) -> list[str]:
     measured, there = find_row(job.device), find_row(system.device)
-    if measured is None or there is None or measured is there:
+    if not system.device or job.device == system.device or (measured is not None and measured is there):
         return []
-    return [
-        f"The job was measured on {job.device}, and {system.title} has {system.device}: its seconds are not scaled. "
-        f"topout simulate --device '{there.name}' scales them."
-    ]
+    where = f"The job was measured on {job.device}" if job.device else "The job does not say what it was measured on"
+    do = f"Calibrate a run on {system.device} for those there."
+    if measured is not None and there is not None:
+        do = f"topout simulate --device '{there.name}' scales them."
+    return [f"{where}, and {system.title} has {system.device}: its seconds are not scaled. {do}"]
 
 
 def node_counts(text: str) -> list[int]:

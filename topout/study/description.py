@@ -124,7 +124,12 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
     try:
         text = path.read_text(encoding="utf-8")
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise TopoutError(
+            f"{path} cannot be read.", why=why, do=f"check the path, or name one of {', '.join(names(folder))}"
+        ) from error
+    except ValueError as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the place that it names") from error
     return describe(kind, table.get(folder[:-1], table) if isinstance(table, dict) else table, str(path))
 

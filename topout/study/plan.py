@@ -274,6 +274,6 @@ def _retuning(choice: Choice, work: Work, run_batch: int | None) -> list[str]:
     else:
         return []
     return [
-        f"At {choice.nodes:,} nodes the batch is {choice.batch:,}; {why}. Learning rate and warm-up must be scaled and "
-        "tuned again at that size (docs/large-batch.md); the hours hold if they are."
+        f"At {choice.nodes:,} node{'s'[: choice.nodes != 1]} the batch is {choice.batch:,}; {why}. Learning rate and "
+        "warm-up must be scaled and tuned again at that size (docs/large-batch.md); the hours hold if they are."
     ]

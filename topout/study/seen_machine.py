@@ -25,10 +25,16 @@ def seen_machine(measures: Measures, doctor: Mapping[str, Any] | None, notes: li
         "nodes": max(1024, environment.num_hosts),
         "ranks_per_node": max(1, environment.num_ranks // max(1, environment.num_hosts)),
         "cores": _cores(doctor or {}),
-        "device": environment.device_name or "",
+        "device": seen_device(measures),
         "inside": inside,
         "between": between,
     } | _storage(doctor or {}, notes)  # fmt: skip
+
+
+def seen_device(measures: Measures) -> str:
+    """As torch calls it; `CPU` where torch told of itself and of no device; empty when nobody told."""
+    told = measures.environment
+    return told.device_name or ("CPU" if told.torch_version or told.processor else "")
 
 
 def data_place(doctor: Mapping[str, Any]) -> Mapping[str, Any] | None:

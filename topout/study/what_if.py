@@ -76,8 +76,8 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
     if not job.value.device:
         raise TopoutError(
             "The job does not say what it was measured on.",
-            why="A swap needs both devices.",
-            do='add device = "V100 SXM2"',
+            why="A swap needs both devices, and its `device` is empty.",
+            do="write there what it was measured on, as `topout hardware` names it",
         )
     old, new = find_device(job.value.device), find_device(name)
     found = time_ratios(old, new, precision)

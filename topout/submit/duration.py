@@ -12,13 +12,16 @@ _UNITS = re.compile(r"(?:(\d+(?:\.\d+)?)([dhms]))+", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", re.ASCII)
 
 
-def parse_duration(text: str) -> int:
-    """Seconds: `2h`, `90m`, `1d12h`, `1.5h`, `02:00:00` and `1-12:00:00`, each unit at most once."""
+def parse_duration(text: str, option: str = "--time") -> int:
+    """Seconds: `2h`, `90m`, `1d12h`, `1.5h`, `02:00:00` and `1-12:00:00`, each unit at most once.
+
+    `option`: where it was said.
+    """
     compact = "".join(text.split()).lower()
     seconds = _from_units(compact) if _UNITS.fullmatch(compact) else _from_clock(compact)
     if not seconds:
         raise TopoutError(
-            f"{text!r} is not a time.", why="it is neither like 1d12h or 90m, nor like 02:00:00", do="try --time 2h"
+            f"{text!r} is not a time.", why="it is neither like 1d12h or 90m, nor like 02:00:00", do=f"try {option} 2h"
         )
     return seconds
 

@@ -23,7 +23,8 @@ from topout.train import precision
 from topout.train.accumulation import Stepper
 from topout.train.activations import checkpoint_activations
 from topout.train.backward_kernels import CHOICES, BackwardKernels
-from topout.train.fused import fuse, has_sparse_gradients, like_parameters
+from topout.train.fused import fuse, has_sparse_gradients
+from topout.train.fused_fit import like_parameters
 from topout.train.place import Place
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -8,7 +8,9 @@ Ordinary objects come back: a DDP module, the same optimizer, a DataLoader. In a
 back as they were.
 """
 
+import gc
 import socket
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from topout.train.fused import fuse, has_sparse_gradients
 from topout.train.parallel import data_parallel, fingerprint
 from topout.train.partial_step import check_kind
 from topout.train.place import Place
+from topout.train.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
@@ -45,11 +48,11 @@ class Context:
         self.place = place
         self.seed = seed
         self._owns_group = owns_group
-        self._models: list[Any] = []
-        self._overlaps: list[ForwardOverlap] = []
+        self._wrapped: list[Wrapped] = []
+        self._num_wrapped = 0
+        self._overlap_references: list[weakref.ref[ForwardOverlap]] = []
+        self._has_overlapped = False
         self._checkpoints: list[Checkpoints] = []
-        self._parts: dict[str, Any] = {}
-        """What was wrapped, by the names it has in a checkpoint."""
         self.tuning: Autotune | None = None
         """How gradients of the model wrapped last are grouped; None where that was not left to be chosen."""
 
@@ -93,7 +96,7 @@ class Context:
         Once for each model, where there are several.
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
-        `fused_optimizer`: torch's own fused kernels, among several ranks (SGD's give the same bits, Adam's nearly).
+        `fused_optimizer`: torch's own fused kernels, among several ranks (the same but for rounding).
         `early_update`: parameters are updated while later gradients travel; not with clipping or a loss scaler.
         `overlap_forward`: gradients travel on while the next forward runs; for slow links on CPUs (docs/step.md).
         `own_share`: the loader gives this rank its own part already.
@@ -122,7 +125,8 @@ class Context:
         compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early)
         if isinstance(early, ForwardOverlap):
             early.watch(wrapped)
-            self._overlaps.append(early)
+            self._overlap_references.append(weakref.ref(early))
+            self._has_overlapped = True
         if loader is not None and not _takes_its_share(loader, self.place):
             from topout.train.sharding import shard
 
@@ -141,14 +145,15 @@ class Context:
         """
         from topout.train.evaluate import evaluate
 
-        if model is None and len(self._models) > 1:
+        models = [wrapped.model for wrapped in self._living()] if model is None else [model]
+        if len(models) > 1:
             raise TopoutError(
-                f"{len(self._models)} models were wrapped, and evaluate was not told which to evaluate.",
+                f"{len(models)} models were wrapped, and evaluate was not told which to evaluate.",
                 why="The model rests in evaluation mode meanwhile, with rank 0's statistics.",
                 do="evaluate(step, loader, model=model)",
             )
-        evaluated = self._models[0] if model is None and self._models else model
-        return evaluate(step, loader, self.place, model=evaluated, own_share=_takes_its_share(loader, self.place))
+        own_share = _takes_its_share(loader, self.place)
+        return evaluate(step, loader, self.place, model=models[0] if models else None, own_share=own_share)
 
     def checkpoint(
         self,
@@ -167,14 +172,15 @@ class Context:
         """
         from topout.train.checkpoint import Checkpoints
 
-        taken = [name for name, part in more.items() if self._parts.get(name, part) is not part]
+        parts = {name: part for wrapped in self._living() for name, part in wrapped.parts().items()}
+        taken = [name for name, part in more.items() if parts.get(name, part) is not part]
         if taken:
             raise TopoutError(
                 f"{taken[0]}= is the name of what wrap was given.",
                 why="A checkpoint would hold the one under that name, and not the other.",
                 do=f"another name, such as {taken[0]}_2=",
             )
-        state = self._parts | more
+        state = parts | more
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
         self._checkpoints.append(made)
@@ -196,24 +202,25 @@ class Context:
         """
         from topout.train.noise_scale import NoiseScale
 
-        if self._overlaps:
+        if self._has_overlapped:
             raise TopoutError(
                 "The gradient noise scale cannot be had with overlap_forward=True.",
                 why="It is measured from gradients after backward, and there they still travel.",
                 do="leave out overlap_forward=True; early_update=True may stay",
             )
-        if "optimizer" not in self._parts or len(self._models) != 1:
+        living = self._living()
+        if len(living) != 1 or living[0].optimizer is None:
             raise TopoutError(
                 "There is no one model and optimizer whose gradients could be watched.",
-                why=f"{len(self._models)} models were wrapped.",
+                why=f"{len(living)} models were wrapped.",
                 do="ctx.wrap(model, optimizer, loader) first; for several, topout.train.noise_scale.NoiseScale each",
             )
         return NoiseScale(
-            self._models[0],
-            self._parts["optimizer"],
+            living[0].model,
+            living[0].optimizer,
             self.place,
             batch_size=batch_size,
-            loader=self._parts.get("loader"),
+            loader=living[0].loader,
             accumulate=accumulate,
             every=every,
             window=window,
@@ -262,10 +269,28 @@ class Context:
             dist.destroy_process_group()
             self._owns_group = False
 
+    @property
+    def _overlaps(self) -> list[ForwardOverlap]:
+        """Those that a model, an optimizer or gradients under way still need."""
+        return [overlap for reference in self._overlap_references if (overlap := reference()) is not None]
+
     def _remember(self, **parts: Any) -> None:
-        self._models.append(parts["model"])
-        suffix = f"-{len(self._models)}" if len(self._models) > 1 else ""
-        self._parts |= {f"{name}{suffix}": part for name, part in parts.items() if part is not None}
+        self._num_wrapped += 1
+        self._wrapped = [
+            *(wrapped for wrapped in self._wrapped if wrapped.is_alive),
+            Wrapped(self._num_wrapped, **parts),
+        ]
+
+    def _living(self) -> list[Wrapped]:
+        """What scripts still have, in the order of wrapping, and the same on all ranks, which call this together."""
+        if self._num_wrapped > 1:
+            # garbage is collected when it suits each rank
+            gc.collect()
+        living = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
+        if self._num_wrapped > 1:
+            told = gather([wrapped.number for wrapped in living], self.place)
+            living = [wrapped for wrapped in living if all(wrapped.number in numbers for numbers in told)]
+        return living
 
     def _average(
         self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | ForwardOverlap | None

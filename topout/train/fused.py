@@ -4,14 +4,19 @@ The optimizer stays the same object, with its groups and state, for learning-rat
 optimizers of other libraries and subclasses: whether their `step` knows the flag cannot be seen.
 """
 
+import weakref
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from topout.train.fused_fit import is_dense, is_half_on_a_cpu, like_parameters
 from topout.train.quick_step import hasten
 
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _DEVICES = ("cuda", "cpu")
+
+_fused: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def fuse(optimizer: Any) -> bool:
@@ -21,6 +26,8 @@ def fuse(optimizer: Any) -> bool:
     """
     if not _may_fuse(optimizer):
         return False
+    is_new = optimizer not in _fused
+    _fused.add(optimizer)
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, None
     optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, None
@@ -34,22 +41,21 @@ def fuse(optimizer: Any) -> bool:
         # unfused optimizers count steps on the host, fused ones beside the parameter
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(parameter.device, torch.float32)
+    like_parameters(optimizer)
     hasten(optimizer)
+    if is_new:
+        optimizer.register_load_state_dict_post_hook(_after_load)
     return True
+
+
+def _after_load(optimizer: Any) -> None:
+    """A checkpoint brings the settings of the optimizer that wrote it, which may not have been fused."""
+    if not fuse(optimizer):
+        optimizer._step_supports_amp_scaling = False
 
 
 def has_sparse_gradients(model: Any) -> bool:
     return any(getattr(module, "sparse", False) is True for module in model.modules())
-
-
-def like_parameters(optimizer: Any) -> None:
-    """State in the memory order of its parameter: fused kernels walk both at once."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
-                continue
-            if value.stride() != parameter.stride():
-                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _may_fuse(optimizer: Any) -> bool:
@@ -60,11 +66,8 @@ def _may_fuse(optimizer: Any) -> bool:
     if any(group.get("foreach") or group.get("differentiable") or group.get("fused") is False for group in groups):
         return False
     parameters = [parameter for group in groups for parameter in group["params"]]
-    if type(optimizer) is torch.optim.SGD and any(_is_half_on_a_cpu(parameter) for parameter in parameters):
+    if any(map(is_lazy, parameters)) or not all(map(is_dense, parameters)):
+        return False
+    if type(optimizer) is torch.optim.SGD and any(is_half_on_a_cpu(parameter) for parameter in parameters):
         return False
     return all(parameter.device.type in _DEVICES and parameter.is_floating_point() for parameter in parameters)
-
-
-def _is_half_on_a_cpu(parameter: Any) -> bool:
-    """Torch's fused SGD (2.13) leaves such parameters as they are."""
-    return bool(parameter.device.type == "cpu" and parameter.element_size() == 2)

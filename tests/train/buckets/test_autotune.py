@@ -141,6 +141,25 @@ def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
         assert memory.find(gradients, link) is None
 
 
+def test_whoever_has_no_home_has_no_memory(monkeypatch):
+    from pathlib import Path
+
+    from topout.train.buckets.grouping import Gradient
+    from topout.train.buckets.regroup import Grouping
+    from topout.train.buckets.remembered import Remembered
+    from topout.train.link import Link
+
+    def homeless(_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(homeless))
+    memory = Remembered("model")
+    for _ in range(2):
+        assert memory.find([Gradient(num_bytes=10, ready_s=0.0)], Link(alpha_s=1e-4, bytes_per_s=1e8)) is None
+        memory.keep(Grouping(name="fine", limits=(4, 6)), 0.1)
+
+
 def test_sums_host_by_host_are_tried_where_hosts_have_several_ranks(run_ranks, own_cache):
     hosts = """
 import os, socket

@@ -115,7 +115,10 @@ class GroupWatch:
         return bool(self._module.is_initialized())
 
     def positions(self) -> list[tuple[str, int, int]]:
-        """(group, collectives begun, collectives over); a group without any is at 0."""
+        """(group, collectives begun, number of the one that ended last); a group without any is at 0.
+
+        Gloo runs two at a time: #8 may end before #7, and then the last is #7 although both are over. See `pending`.
+        """
         found = []
         self._learn_names()
         for backend, dump in self._dumps():

@@ -9,7 +9,8 @@ more ranks the order of additions and thus the last bit may change, so runs that
 `buckets="default"`.
 
 Not for modules whose forwards and backwards do not alternate, that leave parameters out, or that the script has given a
-communication hook of its own: it notices and stays away.
+communication hook of its own: it notices and stays away. Forwards with frozen parameters, as a GAN's generator makes
+through the discriminator, average nothing and do not count.
 """
 
 import sys
@@ -22,9 +23,10 @@ import torch
 
 from topout.train.buckets import trial
 from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
+from topout.train.buckets.guest import Guest, Registration, weakly
 from topout.train.buckets.handover import PACE_S, Handover
 from topout.train.buckets.ready import ReadyTimes
-from topout.train.buckets.regroup import Grouping, Hook, can_regroup, regroup
+from topout.train.buckets.regroup import Grouping, Hook, averaged, can_regroup, regroup
 from topout.train.buckets.remembered import Remembered
 from topout.train.buckets.whole_division import divide_whole, is_exact
 from topout.train.exchange import all_agree, from_first, gather
@@ -58,7 +60,7 @@ class Autotune:
         self.gain_share: float | None = None
         self._ddp, self._place, self._say = ddp, place, say
         self._hooks, self._plain, self._remembered = hooks or {}, plain, remembered
-        self._parameters = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+        self._parameters = averaged(ddp) if can_regroup(ddp) else []
         self._num_hooks = len(getattr(ddp, "_comm_hooks", ()))
         self._num_forwards = self._num_backwards = 0
         self._is_paired = True
@@ -66,6 +68,7 @@ class Autotune:
         self._handed_over_after: list[Any] = []
         self._handover: Handover | None = None
         self._divisor_check: Any = None
+        self._present = Grouping(name="default")
         self._candidates: list[Grouping] = []
         self._turns: list[int] = []
         self._starts_s: list[float] = []
@@ -73,9 +76,12 @@ class Autotune:
         self._handles: list[Any] = []
         if is_worth_tuning(ddp, self._parameters):
             self._handles = [
-                ddp.register_forward_pre_hook(self._before_forward),
-                self._parameters[0].register_post_accumulate_grad_hook(self._after_backward),
+                # compiled, collectives would be traced; 5 us a step, and only while groups are tried
+                ddp.register_forward_pre_hook(Guest(torch.compiler.disable(self._before_forward))),
+                self._parameters[0].register_post_accumulate_grad_hook(weakly(self._after_backward)),
             ]
+            if plain is None:
+                Registration(ddp, self._give_way)
 
     @property
     def is_settled(self) -> bool:
@@ -103,6 +109,9 @@ class Autotune:
         if module._join_config.enable:
             self.leave()
             return
+        if not all(parameter.requires_grad for parameter in self._parameters):
+            # gradients pass through to something else, perhaps on this rank alone
+            return
         if self._num_backwards < self._num_forwards:
             # one more forward, perhaps on this rank alone: only what averaged is counted, which is the same on all
             self._is_paired = False
@@ -110,7 +119,7 @@ class Autotune:
         self._is_paired &= self._num_backwards == self._num_forwards
         self._num_forwards += 1
         if self._num_forwards == FIRST_RECORDED:
-            self._ready = ReadyTimes(self._parameters, self._is_averaging)
+            self._ready = ReadyTimes(self._parameters, weakly(self._is_averaging))
         if self._ready is not None and self._num_forwards < FIRST_TRIED:
             self._ready.begin()
         elif self._num_forwards == FIRST_TRIED:
@@ -122,8 +131,7 @@ class Autotune:
         assert self._ready is not None
         ready, self._ready = self._ready, None
         ready.detach()
-        may_regroup = can_regroup(self._ddp) and not self._has_foreign_hook()
-        if not all_agree(self._is_paired and ready.is_whole and may_regroup, self._place):
+        if not all_agree(self._is_paired and ready.is_whole and self._may_regroup(), self._place):
             self.leave()
             return
         # each rank's own: no other rank waits for them
@@ -157,7 +165,12 @@ class Autotune:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
-    def _regroup(self, grouping: Grouping) -> None:
+    def _regroup(self, grouping: Grouping) -> bool:
+        """Where all ranks may; else what is in place stays, and nothing more is tried."""
+        if not all_agree(self._may_regroup(), self._place):
+            self.leave()
+            return False
+        self._present = grouping
         regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
         for former in (self._handover, self._divisor_check):
             if former is not None:
@@ -165,20 +178,40 @@ class Autotune:
         self._handover = Handover(self._handed_over_after) if grouping.hands_over else None
         self._divisor_check = divide_whole(self._ddp) if self._divides_whole(grouping) else None
         self._num_hooks = len(self._ddp._comm_hooks)
+        return True
 
     def _divides_whole(self, grouping: Grouping) -> bool:
         """Not in DDP's own groups, which are what DDP does without us."""
         is_plain = grouping.hook is None and self._plain is None and grouping.limits is not None
         return is_plain and self._place.device.type == "cpu" and is_exact(self._place.world_size)
 
-    def _has_foreign_hook(self) -> bool:
-        """Whether the script has registered a communication hook since, which regrouping would drop."""
-        return len(self._ddp._comm_hooks) != self._num_hooks
+    def _may_regroup(self) -> bool:
+        """Not with a hook that came past us, which a new reducer would drop, or with other parameters than DDP took."""
+        has_foreign_hook = len(self._ddp._comm_hooks) != self._num_hooks
+        return can_regroup(self._ddp) and not has_foreign_hook and self._would_average_the_same()
+
+    def _would_average_the_same(self) -> bool:
+        """A parameter that is frozen at that moment would leave the reducer for good, one thawed since would join."""
+        return list(map(id, averaged(self._ddp))) == list(map(id, self._parameters))
+
+    def _give_way(self, state: object, hook: Callable[..., Any]) -> None:
+        """To a communication hook that the script registers; groups stay as they are."""
+        self.leave()
+        if self._divisor_check is None and self._present.hook is None:
+            self._ddp.register_comm_hook(state, hook)
+            return
+
+        def take(ddp: Any, _: Any) -> None:
+            if torch.is_grad_enabled() and self._is_averaging() and self._would_average_the_same():
+                handle.remove()
+                if self._divisor_check is not None:
+                    self._divisor_check.remove()
+                regroup(ddp, self._present.limits, (state, hook))
+
+        # now might be between a forward and its backward; the next forward makes a new reducer ready in any case
+        handle = self._ddp.register_forward_pre_hook(Guest(torch.compiler.disable(take)))
 
     def _go_on(self) -> None:
-        if self._has_foreign_hook():
-            self.leave()
-            return
         self._starts_s.append(self._now_s())
         if len(self._starts_s) < trial.NUM_SETTLING + trial.NUM_MEASURED:
             return
@@ -208,7 +241,8 @@ class Autotune:
         self._settle(self._candidates[choice.candidate if is_paired else 0])
 
     def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
-        self._regroup(grouping)
+        if not self._regroup(grouping):
+            return
         self.chosen = grouping
         self.leave()
         if self._remembered is not None and not from_memory and self._place.is_first:

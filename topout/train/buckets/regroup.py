@@ -50,6 +50,12 @@ def can_regroup(ddp: Any) -> bool:
     )
 
 
+def averaged(ddp: Any) -> list[Any]:
+    """The parameters that a reducer made now would average: those that require gradients at this moment."""
+    parameters, _ = ddp._build_params_for_reducer()
+    return list(parameters)
+
+
 def regroup(ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None) -> None:
     caps = tuple(limits or ())
     ddp.bucket_bytes_cap_list = list(caps)
@@ -71,8 +77,10 @@ def regroup(ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None) ->
     names = ddp._build_debug_param_to_name_mapping(parameters)
     ddp._ddp_init_helper(parameters, expect_sparse_gradient, names, ddp.static_graph)
     ddp._has_rebuilt_buckets = False
+    ddp._comm_hooks = []
     if hook is not None:
-        ddp.register_comm_hook(*hook)
+        # DDP's own: the instance's may stand for the script (`guest.py`)
+        type(ddp).register_comm_hook(ddp, *hook)
 
 
 def group_sizes(ddp: Any) -> tuple[int, ...]:

@@ -32,6 +32,8 @@ class Remembered:
         self._link: Link | None = None
 
     def find(self, gradients: Sequence[Gradient], link: Link) -> dict[str, Any] | None:
+        if self._folder is None:
+            return None
         self._path = self._folder / f"{self._key(gradients)}.json"
         self._link = link
         try:
@@ -51,7 +53,7 @@ class Remembered:
 
     def keep(self, grouping: Grouping, gain_share: float) -> None:
         """After `find`, whose file it writes; a full disk or a folder that may not be written is no reason to stop."""
-        if self._path is None or self._link is None:
+        if self._folder is None or self._path is None or self._link is None:
             return
         value = {
             "version": VERSION,
@@ -73,6 +75,10 @@ class Remembered:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 
-def cache_folder() -> Path:
+def cache_folder() -> Path | None:
+    """None where the user has no home, as in containers that run under a number."""
     place = os.environ.get("XDG_CACHE_HOME")
-    return (Path(place) if place else Path.home() / ".cache") / "topout" / "buckets"
+    try:
+        return (Path(place) if place else Path.home() / ".cache") / "topout" / "buckets"
+    except RuntimeError:
+        return None

@@ -45,7 +45,7 @@ class FusedGradients:
         drops_unused: bool = False,
         is_sparse_kept: bool = True,
     ) -> None:
-        self._group = group
+        self.group = group
         self._reduction = reduction
         self._limits = limits
         self._passes = passes
@@ -184,7 +184,7 @@ class FusedGradients:
                 gradient = like_sparse(parameter)
             elif not gradient.is_sparse:
                 gradient = gradient.to_sparse(1)
-            parameter.grad = reduce_sparse(gradient, self._group, self._reduction.of_a_sum(self._group))
+            parameter.grad = reduce_sparse(gradient, self.group, self._reduction.of_a_sum(self.group))
 
     def _begin_step(self) -> None:
         # in place: the hooks hold this list
@@ -199,11 +199,11 @@ class FusedGradients:
             bucket.clear()
             bucket.issue()
         buckets[-1].clear()
-        buckets[-1].issue(extra_mark=(dist.get_rank(self._group), mark))
+        buckets[-1].issue(extra_mark=(dist.get_rank(self.group), mark))
         for bucket in buckets:
             bucket.finish()
         for number in self._sparse:
-            reduce_sparse(like_sparse(self._parameters[number]), self._group, 1.0)
+            reduce_sparse(like_sparse(self._parameters[number]), self.group, 1.0)
         return buckets[-1].extra_marks()
 
     def _plan(self) -> list[Bucket]:
@@ -212,13 +212,13 @@ class FusedGradients:
             return self._buckets
         self._refuse_other_models()
         self._sparse = self._sparse_somewhere()
-        groups = gather_in(self._groups(), self._group)[0]
-        world_size = dist.get_world_size(self._group)
+        groups = gather_in(self._groups(), self.group)[0]
+        world_size = dist.get_world_size(self.group)
         self._buckets = [
             Bucket(
                 [self._parameters[number] for number in members],
                 self._reduction,
-                self._group,
+                self.group,
                 num_extra_marks=world_size if place == len(groups) - 1 else 0,
             )
             for place, members in enumerate(groups)
@@ -247,7 +247,7 @@ class FusedGradients:
         if not self._is_sparse_kept:
             return []
         mine = [int(parameter.grad is not None and parameter.grad.is_sparse) for parameter in self._parameters]
-        rows = agreement.gather_numbers(mine or [0], self._group)
+        rows = agreement.gather_numbers(mine or [0], self.group)
         return [number for number in range(len(mine)) if any(row[number] for row in rows)]
 
     def _refuse_other_models(self) -> None:
@@ -256,9 +256,9 @@ class FusedGradients:
             f"{name}, {tuple(parameter.shape)}, {parameter.dtype}"
             for name, parameter in zip(self._names, self._parameters, strict=True)
         ]
-        if agreement.all_equal(json.dumps(mine), self._group):
+        if agreement.all_equal(json.dumps(mine), self.group):
             return
-        models: list[list[str]] = gather_in(mine, self._group)
+        models: list[list[str]] = gather_in(mine, self.group)
         # the same sentence on every rank: the first rank that differs from rank 0, and where
         rank, other = next((rank, model) for rank, model in enumerate(models) if model != models[0])
         place = next(

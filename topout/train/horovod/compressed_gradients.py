@@ -24,7 +24,7 @@ class CompressedGradients:
         self._parameters = [parameter for _, parameter in named]
         self._compression = compression
         self._reduction = reduction
-        self._group = process_set.gradient_group
+        self.group = process_set.gradient_group
         self._passes = passes
         self._counts = [0] * len(self._parameters)
         for number, parameter in enumerate(self._parameters):
@@ -58,7 +58,7 @@ class CompressedGradients:
             travelling = travelling.contiguous()
             if before != 1.0:
                 travelling.mul_(before)
-            work = begun(torch.distributed.all_reduce, travelling, op=self._reduction.op, group=self._group)
+            work = begun(torch.distributed.all_reduce, travelling, op=self._reduction.op, group=self.group)
             pending.append((parameter, work, travelling, context))
         for parameter, work, travelling, context in pending:
             work.wait()

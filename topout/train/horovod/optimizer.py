@@ -14,6 +14,9 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from topout.record.clock import now_ns
+from topout.record.recorder import Recorder, current
+from topout.schema.event import NOT_GIVEN, Kind
 from topout.train.fusion.bucket import Reduction, averaging
 from topout.train.fusion.gradients import FusedGradients
 from topout.train.fusion.grouping import limits_from, split_evenly
@@ -33,6 +36,8 @@ _SYNCHRONIZED_TWICE = (
 )
 engines: WeakSet[Any] = WeakSet()
 """Of all optimizers alive, for `join`."""
+_num_awaited: Counter[str] = Counter()
+"""By group, for the recording."""
 
 
 class _Distributed:
@@ -51,7 +56,7 @@ class _Distributed:
     def synchronize(self) -> None:
         """Waits until the gradients are reduced, for what reads them before `step`, such as clipping."""
         if self._engine is not None:
-            self._engine.synchronize()
+            _await(self._engine)
         self._is_synchronized = True
 
     @contextlib.contextmanager
@@ -143,6 +148,21 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
     )
     engines.add(wrapped._engine)
     return wrapped
+
+
+def _await(engine: Any) -> None:
+    """Outside backward, so with a row of its own: it would be the script's own code otherwise."""
+    start_ns = now_ns()
+    engine.synchronize()
+    recorder = current()
+    if recorder is not None:
+        recorder.guard(_record_wait, recorder, engine.group, start_ns)
+
+
+def _record_wait(recorder: Recorder, group: Any, start_ns: int) -> None:
+    name = f"synchronize@{group.group_name}"
+    recorder.span(recorder.code(Kind.COLLECTIVE, name), start_ns, NOT_GIVEN, _num_awaited[name])
+    _num_awaited[name] += 1
 
 
 def _reduction(op: int, predivide: float, compression: Any, process_set: ProcessSet) -> Reduction:

@@ -22,7 +22,15 @@ def install() -> None:
     _show_own_gpu()
     seed = _common_seed()
     random.seed(seed)
-    call_after_import({"numpy.random": [lambda module: _seed_numpy(module, seed)], "torch": [_prepare]})
+    passes = _Passes()
+    # inside the recorder's tap: the wait for gradients is part of backward, as it is with DDP
+    call_after_import({"torch.autograd": [passes.wrap]}, before_others=True)
+    call_after_import(
+        {
+            "numpy.random": [lambda module: _seed_numpy(module, seed)],
+            "torch": [lambda module: _prepare(module, passes)],
+        }
+    )
 
 
 def _common_seed() -> int:
@@ -52,7 +60,7 @@ def _show_own_gpu() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
 
 
-def _prepare(torch: ModuleType) -> None:
+def _prepare(torch: ModuleType, passes: "_Passes") -> None:
     from topout.train.parallelise import loaders
     from topout.train.parallelise.session import Session
 
@@ -62,34 +70,39 @@ def _prepare(torch: ModuleType) -> None:
     found: Any = torch
     found.manual_seed(_common_seed())
     loaders.install(session)
-    _wrap_backward(found, session)
+    passes.session = session
     _follow_optimizers(found, session)
     _follow_modes(found, session)
     _save_once(found, session)
     _leave_others_alone(found, session)
 
 
-def _wrap_backward(torch: Any, session: Any) -> None:
-    original = torch.autograd.backward
+class _Passes:
+    """Averages gradients at the end of every backward pass; wrapped while torch is not whole, and so no session is."""
 
-    is_inside = False
+    def __init__(self) -> None:
+        self.session: Any = None
+        self._is_inside = False
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal is_inside
-        if not session.is_on or is_inside:
-            # activation checkpointing calls it for its parts, on whatever thread: the outermost one is the script's
-            return original(*args, **kwargs)
-        session.before_backward()
-        is_inside = True
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            is_inside = False
-        session.after_backward()
-        return result
+    def wrap(self, autograd: ModuleType) -> None:
+        original = autograd.backward
 
-    torch.autograd.backward = backward
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            session = self.session
+            if session is None or not session.is_on or self._is_inside:
+                # activation checkpointing calls it for its parts, on whatever thread: the outermost one is the script's
+                return original(*args, **kwargs)
+            session.before_backward()
+            self._is_inside = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                self._is_inside = False
+            session.after_backward()
+            return result
+
+        setattr(autograd, original.__name__, backward)
 
 
 def _follow_optimizers(torch: Any, session: Any) -> None:

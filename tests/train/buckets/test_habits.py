@@ -1,0 +1,162 @@
+"""What scripts do with a DDP module besides training it: all goes on as with DDP alone, bit for bit."""
+
+import pytest
+
+MODEL = """
+import copy, hashlib, io, json
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import topout
+import topout.train.buckets.autotune as autotune
+from topout.train.buckets.trial import Choice
+from topout.train.link import Link
+# a machine that is busy measures another link each time, and chooses something else
+autotune.measure = lambda place: Link(alpha_s=1e-4, bytes_per_s=1e9, busy_share=0.1)
+autotune.trial.choose = lambda times_s, num_candidates: Choice(candidate=1, step_s=0.9, default_s=1.0)
+ctx = topout.init()
+
+
+def trained(wrap, step, num_steps=50):
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(*[nn.Linear(128, 128) for _ in range(20)]))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.manual_seed(ctx.rank)
+    for number in range(num_steps):
+        optimizer.zero_grad()
+        step(model, number)
+        optimizer.step()
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def plainly(model, number):
+    model(torch.randn(4, 128)).square().mean().backward()
+
+
+def name():
+    return ctx.tuning.chosen.name if ctx.tuning.chosen else None
+"""
+
+
+@pytest.fixture
+def said(run_ranks, tmp_path):
+    """What both ranks print alike."""
+
+    def run(source):
+        first, second = run_ranks(MODEL + source, 2, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        assert first.code == second.code == 0, first.stderr + second.stderr
+        assert first.said == second.said
+        return first.said
+
+    return run
+
+
+def test_it_is_compiled(said):
+    source = """
+def step(model, number):
+    if number == 0:
+        global compiled
+        compiled = torch.compile(model, backend="eager")
+    compiled(torch.randn(4, 128)).square().mean().backward()
+print(json.dumps([trained(ctx.wrap, step), trained(DistributedDataParallel, step), name()]))
+"""
+    ours, plain, name = said(source)
+    assert ours == plain
+    assert name == "fine"
+
+
+def test_it_is_frozen_while_another_model_learns_through_it(said):
+    source = """
+def step(model, number):
+    plainly(model, number)
+    if number >= 8:
+        model.requires_grad_(False)
+        model(torch.ones(4, 128, requires_grad=True)).sum().backward()
+        model.requires_grad_(True)
+print(json.dumps([trained(ctx.wrap, step), trained(DistributedDataParallel, step), name()]))
+"""
+    ours, plain, name = said(source)
+    assert ours == plain
+    assert name == "fine"
+
+
+def test_parameters_that_were_frozen_at_wrapping_stay_with_their_rank_as_in_ddp(said):
+    source = """
+def frozen(wrap):
+    def build(net):
+        net[0].requires_grad_(False)
+        return wrap(net)
+    return build
+def step(model, number):
+    if number == 8:
+        model.module[0].requires_grad_(True)
+    plainly(model, number)
+def others(wrap):
+    held = []
+    trained(lambda net: held.append(frozen(wrap)(net)) or held[0], step)
+    return [float(p.double().sum()) for p in held[0].module[0].parameters()]
+ours, plain = others(ctx.wrap), others(DistributedDataParallel)
+print(json.dumps([ours == plain, ctx.tuning.is_settled, name()]))
+"""
+    assert said(source) == [True, True, None]
+
+
+def test_it_is_copied_averaged_and_saved_at_any_step(said):
+    source = """
+def step(model, number):
+    if number in (0, 3, 20, 49):
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=False)
+        torch.optim.swa_utils.AveragedModel(model).update_parameters(model)
+        for other in (copy.deepcopy(model), loaded):
+            other.zero_grad()
+            other(torch.full((4, 128), float(ctx.rank))).sum().backward()
+            sums = torch.stack([p.grad.sum() for p in other.parameters()])
+            mean = sums.clone()
+            dist.all_reduce(mean)
+            # a copy averages as well, and takes a hook
+            assert torch.equal(mean / 2, sums)
+            other.register_comm_hook(None, lambda state, bucket: None)
+            assert other.register_comm_hook.__self__ is other
+    plainly(model, number)
+print(json.dumps([trained(ctx.wrap, step), trained(DistributedDataParallel, step), name()]))
+"""
+    ours, plain, name = said(source)
+    assert ours == plain
+    assert name == "fine"
+
+
+@pytest.mark.parametrize(
+    ("at", "when"), [(3, "before forward"), (14, "before forward"), (48, "before forward"), (48, "before backward")]
+)
+def test_a_hook_that_the_script_registers_takes_the_place_of_ours(said, at, when):
+    source = (
+        f"""
+at, is_between = {at}, {when == "before backward"}
+calls = []
+def halved(state, bucket):
+    calls.append(state)
+    work = dist.all_reduce(bucket.buffer() / 4, async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+"""
+        + """
+def step(model, number):
+    if number == at and not is_between:
+        model.register_comm_hook(number, halved)
+    loss = model(torch.randn(4, 128)).square().mean()
+    if number == at and is_between:
+        model.register_comm_hook(number, halved)
+    loss.backward()
+    # with ours in place it begins with the next forward
+    assert bool(calls) == (number >= at) or (is_between and number == at), number
+ours = trained(ctx.wrap, step)
+assert set(calls) == {at}
+calls.clear()
+print(json.dumps([ours, trained(DistributedDataParallel, step), ctx.tuning.is_settled]))
+"""
+    )
+    ours, plain, is_settled = said(source)
+    assert is_settled
+    # one that comes in the middle of a step is for the next: that step's mean is the plain one
+    assert (ours == plain) == (when == "before forward")

@@ -1,0 +1,81 @@
+"""Makes what a fused optimizer is about to be given fit its kernels, which do not look at it themselves.
+
+They walk parameter, gradient and state as plain memory, whatever the strides, and on CPUs compute wrongly without a
+word where these differ. They know no sparse gradients, and of momentum only what all parameters have or none. A script
+that did not ask for them must not notice: it gets a copy of the gradient, or torch's other kernels, for that step.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+
+def is_dense(tensor: Any) -> bool:
+    """Whether its elements fill their memory without gaps, in whatever order."""
+    return bool(tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride())
+
+
+def like_parameters(optimizer: Any) -> None:
+    """State in the memory order of its parameter: fused kernels walk both at once."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+                continue
+            if value.stride() != parameter.stride():
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def is_half_on_a_cpu(parameter: Any) -> bool:
+    """Torch's fused SGD (2.13) leaves such parameters as they are."""
+    return bool(parameter.device.type == "cpu" and parameter.element_size() == 2)
+
+
+def fitted(optimizer: Any, *, is_scaled: bool) -> list[Callable[[], None]]:
+    """What must be undone after this step; gradients that a loss scaler has left to the kernels stay with them."""
+    undo: list[Callable[[], None]] = []
+    for group in optimizer.param_groups:
+        if not group.get("fused"):
+            continue
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if not is_scaled and _needs_other_kernels(optimizer, group, parameters):
+            group["fused"] = False
+            undo.append(partial(group.update, fused=True))
+            continue
+        _lay_out_state(optimizer, parameters)
+        undo += _with_copies(parameters)
+    return undo
+
+
+def _needs_other_kernels(optimizer: Any, group: Mapping[str, Any], parameters: list[Any]) -> bool:
+    if not all(parameter.grad.layout is torch.strided and is_dense(parameter) for parameter in parameters):
+        return True
+    if type(optimizer) is not torch.optim.SGD:
+        return False
+    if any(map(is_half_on_a_cpu, parameters)):
+        return True
+    states = [optimizer.state.get(parameter) or {} for parameter in parameters]
+    num_begun = sum(state.get("momentum_buffer") is not None for state in states)
+    return bool(group["momentum"]) and 0 < num_begun < len(parameters)
+
+
+def _lay_out_state(optimizer: Any, parameters: list[Any]) -> None:
+    states = (optimizer.state.get(parameter) or {} for parameter in parameters)
+    for parameter, state in zip(parameters, states, strict=True):
+        if any(value.shape == parameter.shape and value.stride() != parameter.stride() for value in _tensors(state)):
+            like_parameters(optimizer)
+            return
+
+
+def _tensors(state: Mapping[str, Any]) -> Iterator[Any]:
+    return (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _with_copies(parameters: list[Any]) -> Iterator[Callable[[], None]]:
+    """In place of gradients that lie otherwise in memory; the script's own come back."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient.layout is torch.strided and gradient.stride() != parameter.stride() and is_dense(parameter):
+            parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+            yield partial(setattr, parameter, "grad", gradient)
