@@ -7,9 +7,12 @@ that did not ask for them must not notice: it gets a copy of the gradient, or to
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import NoneType
 from typing import Any
 
 import torch
+
+from topout.train.gone_gradient import GoneGradient
 
 
 def is_dense(tensor: Any) -> bool:
@@ -38,7 +41,8 @@ def fitted(optimizer: Any, *, is_scaled: bool) -> list[Callable[[], None]]:
     for group in optimizer.param_groups:
         if not group.get("fused"):
             continue
-        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        # one that travels into the next forward is applied where it arrives
+        parameters = [one for one in group["params"] if not isinstance(one.grad, GoneGradient | NoneType)]
         if not is_scaled and _needs_other_kernels(optimizer, group, parameters):
             group["fused"] = False
             undo.append(partial(group.update, fused=True))

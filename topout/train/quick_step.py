@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from topout.schema.errors import TopoutError
 from topout.train.fused_fit import fitted, is_dense
 
 Tensors = Sequence[Any]
@@ -130,8 +131,8 @@ class _Kept:
         try:
             found = [group.gathered(values) for group, values in zip(self._groups, settings, strict=True)]
             return found if all(map(_Group.fits, self._groups, found)) else None
-        except (KeyError, RuntimeError):
-            # state that somebody has taken away, or a sparse gradient, which has no strides
+        except (KeyError, RuntimeError, TopoutError):
+            # state that somebody has taken away; a sparse gradient, which has no strides; one that travels
             return None
 
     def update(self, settings: Sequence[Mapping[str, Any]], gathered: Sequence[Sequence[Tensors]]) -> None:
