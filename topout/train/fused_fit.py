@@ -17,7 +17,13 @@ from topout.train.gone_gradient import GoneGradient
 
 def is_dense(tensor: Any) -> bool:
     """Whether its elements fill their memory without gaps, in whatever order."""
-    return bool(tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride())
+    return bool(tensor.is_contiguous() or lie_alike(torch.empty_like(tensor, device="meta"), tensor))
+
+
+def lie_alike(one: Any, other: Any) -> bool:
+    """Whether their elements follow each other in the same order; a dimension of one element has any stride."""
+    pairs = zip(one.stride(), other.stride(), one.shape, strict=True)
+    return all(stride == its or size <= 1 for stride, its, size in pairs)
 
 
 def like_parameters(optimizer: Any) -> None:
@@ -26,7 +32,7 @@ def like_parameters(optimizer: Any) -> None:
         for name, value in state.items():
             if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
                 continue
-            if value.stride() != parameter.stride():
+            if not lie_alike(value, parameter):
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
@@ -67,7 +73,7 @@ def _needs_other_kernels(optimizer: Any, group: Mapping[str, Any], parameters: l
 def _lay_out_state(optimizer: Any, parameters: list[Any]) -> None:
     states = (optimizer.state.get(parameter) or {} for parameter in parameters)
     for parameter, state in zip(parameters, states, strict=True):
-        if any(value.shape == parameter.shape and value.stride() != parameter.stride() for value in _tensors(state)):
+        if any(value.shape == parameter.shape and not lie_alike(value, parameter) for value in _tensors(state)):
             like_parameters(optimizer)
             return
 
@@ -80,6 +86,6 @@ def _with_copies(parameters: list[Any]) -> Iterator[Callable[[], None]]:
     """In place of gradients that lie otherwise in memory; the script's own come back."""
     for parameter in parameters:
         gradient = parameter.grad
-        if gradient.layout is torch.strided and gradient.stride() != parameter.stride() and is_dense(parameter):
+        if gradient.layout is torch.strided and is_dense(parameter) and not lie_alike(gradient, parameter):
             parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
             yield partial(setattr, parameter, "grad", gradient)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from topout.schema.errors import TopoutError
-from topout.train.fused_fit import fitted, is_dense
+from topout.train.fused_fit import fitted, is_dense, lie_alike
 
 Tensors = Sequence[Any]
 
@@ -152,8 +152,8 @@ class _Group:
         kinds = {(type(one), one.device, one.dtype) for one in self._parameters}
         self._dtype = self._parameters[0].dtype if kinds else None
         self.device_type = self._parameters[0].device.type if kinds else None
+        self._dense_strides: list[tuple[int, ...]] = []
         self.is_plain = len(kinds) == 1 and type(self._parameters[0]) is torch.nn.Parameter and self._has_all(group)
-        self._strides = [one.stride() for one in self._parameters if is_dense(one)] if self.is_plain else []
 
     def _has_all(self, group: Mapping[str, Any]) -> bool:
         tensors = [state.get(name) for state in self._states for name in self._names(group) if name != "step"]
@@ -176,7 +176,15 @@ class _Group:
         like_them = [self._parameters, *gathered[:3]]
         if all(all(map(torch.Tensor.is_contiguous, tensors)) for tensors in like_them):
             return True
-        return all(list(map(torch.Tensor.stride, tensors)) == self._strides for tensors in like_them)
+        strides = list(map(torch.Tensor.stride, self._parameters))
+        if strides != self._dense_strides:
+            # they were laid out anew
+            self._dense_strides = strides if all(map(is_dense, self._parameters)) else []
+        return bool(self._dense_strides) and all(map(self._lie_like_parameters, gathered[:3]))
+
+    def _lie_like_parameters(self, tensors: Tensors) -> bool:
+        are_same = list(map(torch.Tensor.stride, tensors)) == self._dense_strides
+        return are_same or all(map(lie_alike, tensors, self._parameters))
 
     def update(self, group: Mapping[str, Any], gradients: Tensors, *kept: Tensors) -> None:
         """As torch's `_fused_sgd` and `_fused_adam` do."""
