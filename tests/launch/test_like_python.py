@@ -71,7 +71,8 @@ def test_the_standard_files_are_what_python_calls_them(tmp_path) -> None:
 def test_an_end_without_lines_of_the_script_shows_none_of_ours(tmp_path, script) -> None:
     plain, ours = both(script, tmp_path)
     assert ours.returncode == plain.returncode
-    assert ours.stderr.startswith(plain.stderr)
+    # Python 3.13 adds what it thinks of such a code when it shuts its threads down
+    assert ours.stderr.startswith(plain.stderr.partition("Exception ignored on threading shutdown")[0])
     assert "topout/record" not in ours.stderr
 
 

@@ -5,6 +5,7 @@
 `text` and `html`.
 """
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -66,7 +67,17 @@ def version_of(data: bytes) -> int:
 
 def json_schema() -> str:
     """The schema of analysis.json, generated from the dataclasses."""
-    return json.dumps(msgspec.json.schema(Analysis), indent=2) + "\n"
+    return json.dumps(_dedented(msgspec.json.schema(Analysis)), indent=2) + "\n"
+
+
+def _dedented(schema: Any) -> Any:
+    """Python from 3.13 on takes the indentation out of docstrings by itself."""
+    if isinstance(schema, dict):
+        return {
+            name: inspect.cleandoc(value) if name == "description" and isinstance(value, str) else _dedented(value)
+            for name, value in schema.items()
+        }
+    return [_dedented(item) for item in schema] if isinstance(schema, list | tuple) else schema
 
 
 class _Versioned(msgspec.Struct):
