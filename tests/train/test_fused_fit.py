@@ -66,6 +66,16 @@ def test_gradients_that_lie_otherwise_in_memory_and_come_back(make):
     assert_alike(linears, make, train)
 
 
+def test_a_gradient_that_a_closure_computes_stays():
+    model = linears()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    assert fuse(optimizer)
+    weight = model[0].weight
+    weight.grad = torch.ones(6, 8).t()
+    optimizer.step(lambda: backward(model, optimizer))
+    assert not torch.equal(weight.grad, torch.ones(8, 6))
+
+
 @each_optimizer
 def test_a_model_laid_out_anew_midway(make):
     def train(model, optimizer):

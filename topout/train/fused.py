@@ -4,7 +4,6 @@ The optimizer stays the same object, with its groups and state, for learning-rat
 optimizers of other libraries and subclasses: whether their `step` knows the flag cannot be seen.
 """
 
-import weakref
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from topout.train.quick_step import hasten
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 _DEVICES = ("cuda", "cpu")
 
-_fused: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
 
 def fuse(optimizer: Any) -> bool:
     """Switches to fused kernels where this optimizer and all its parameters have them; whether it did.
@@ -26,8 +23,6 @@ def fuse(optimizer: Any) -> bool:
     """
     if not _may_fuse(optimizer):
         return False
-    is_new = optimizer not in _fused
-    _fused.add(optimizer)
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, None
     optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, None
@@ -42,8 +37,7 @@ def fuse(optimizer: Any) -> bool:
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(parameter.device, torch.float32)
     like_parameters(optimizer)
-    hasten(optimizer)
-    if is_new:
+    if hasten(optimizer):
         optimizer.register_load_state_dict_post_hook(_after_load)
     return True
 

@@ -87,5 +87,11 @@ def _with_copies(parameters: list[Any]) -> Iterator[Callable[[], None]]:
     for parameter in parameters:
         gradient = parameter.grad
         if gradient.layout is torch.strided and is_dense(parameter) and not lie_alike(gradient, parameter):
-            parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
-            yield partial(setattr, parameter, "grad", gradient)
+            parameter.grad = copied = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+            yield partial(_give_back, parameter, copied, gradient)
+
+
+def _give_back(parameter: Any, copied: Any, gradient: Any) -> None:
+    """Unless a closure has computed another one since."""
+    if parameter.grad is copied:
+        parameter.grad = gradient

@@ -31,16 +31,17 @@ _LONGEST_WAIT = 1000
 _hastened: "weakref.WeakKeyDictionary[Any, QuickStep]" = weakref.WeakKeyDictionary()
 
 
-def hasten(optimizer: Any) -> None:
+def hasten(optimizer: Any) -> bool:
     """Lets a fused SGD, Adam or AdamW of torch update without the walk on CPUs, and rightly anywhere.
 
-    Again after its state was loaded, which it forgets then.
+    Whether it is the first time; later, as after its state was loaded, what was kept is forgotten.
     """
     known = _hastened.get(optimizer)
-    if known is None:
-        _hastened[optimizer] = QuickStep(optimizer)
-    else:
+    if known is not None:
         known.forget()
+        return False
+    _hastened[optimizer] = QuickStep(optimizer)
+    return True
 
 
 class QuickStep:
