@@ -2,11 +2,13 @@
 
     python benchmarks/step.py --out benchmarks/results           # loopback and a link of 1 Gbit/s, some 15 minutes
     python benchmarks/step.py --links loopback --rounds 3        # a quick look
+    python benchmarks/step.py --kinds deep --only topout         # beside DDP and computing alone, and nothing else
 
 Two ranks over Gloo, one computing thread each and one core unless said otherwise, every way in one process by turns in
 random order, so that only ratios within a round count. The link of 1 Gbit/s joins two nodes of the laboratory
 (tests/lab; needs root). Bound: the longer of computing alone, and forward plus all bytes at the bandwidth that a large
-all-reduce reaches in the same rounds.
+all-reduce reaches in the same rounds. Twenty models in one process push each other out of the caches, the more so the
+smaller they are: with `--only` there are three or four, nearly as in training.
 """
 
 import argparse
@@ -79,10 +81,10 @@ def between_nodes(words, folder, cores_per_rank=1):
         assert [process.wait() for process in started] == [0, 0]
 
 
-def measured(kind, link, rounds, steps, cores_per_rank):
+def measured(kind, link, rounds, steps, cores_per_rank, only):
     with tempfile.TemporaryDirectory() as name:
         out = Path(name) / "found.json"
-        words = [sys.executable, str(HERE / "step_rank.py"), kind, str(rounds), str(steps), str(out)]
+        words = [sys.executable, str(HERE / "step_rank.py"), kind, str(rounds), str(steps), str(out), *only]
         (on_loopback if link == "loopback" else between_nodes)(words, name, cores_per_rank)
         return json.loads(out.read_text())
 
@@ -109,14 +111,14 @@ def bounds_s(found):
 def section(found, link):
     times = found["times_s"]
     limits = bounds_s(found)
-    grid = ["DDP", *[f"DDP, {limit:g} MB" for limit in GRID_MB]]
+    grid = ["DDP", *[name for name in (f"DDP, {limit:g} MB" for limit in GRID_MB) if name in times]]
     best = min(grid, key=lambda name: statistics.median(times[name]))
     lines = [
         f"## {KINDS[found['kind']]}, {LINKS[link]}",
         "",
         f"All-reduce of 32 MiB: {statistics.median(found['bytes_per_s']) / 1e6:,.0f} MB/s; "
         f"forward {1e3 * statistics.median(times['forward']):.1f} ms; "
-        f"bound {1e3 * statistics.median(limits):.1f} ms; best of the grid: {best}.",
+        f"bound {1e3 * statistics.median(limits):.1f} ms{f'; best of the grid: {best}' if len(grid) > 1 else ''}.",
         "",
         "| way | step (median) | of DDP's step | bound / step |",
         "|---|---|---|---|",
@@ -129,13 +131,12 @@ def section(found, link):
             f"| {'' if near is None else f'{near:.2f}'} |"
         )
     for name, how in found["settling"].items():
-        over_best = ratio(times[name], times[best])
         groups = f", {how['groups']} groups" if how["groups"] else ""
-        lines.append("")
-        lines.append(
-            f"`{name}` settled after {how['steps']} steps on {how['chosen']}{groups}; "
-            f"{over_best[0]:.3f} ({over_best[1]:.3f} to {over_best[2]:.3f}) of the best of the grid."
-        )
+        lines += ["", f"`{name}` settled after {how['steps']} steps on {how['chosen']}{groups}"]
+        if len(grid) > 1:
+            middle, low, high = ratio(times[name], times[best])
+            lines[-1] += f"; {middle:.3f} ({low:.3f} to {high:.3f}) of the best of the grid"
+        lines[-1] += "."
     return "\n".join(lines)
 
 
@@ -143,6 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", default=[k for k in KINDS if k != "resnet18-own"], choices=KINDS)
     parser.add_argument("--links", nargs="+", default=list(LINKS), choices=LINKS)
+    parser.add_argument("--only", nargs="+", default=[], metavar="WAY", help="beside DDP and computing alone")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--cores-per-rank", type=int, default=1)
@@ -158,7 +160,8 @@ def main():
     ]
     for link in args.links:
         for kind in args.kinds:
-            parts += [section(measured(kind, link, args.rounds, args.steps, args.cores_per_rank), link), ""]
+            found = measured(kind, link, args.rounds, args.steps, args.cores_per_rank, args.only)
+            parts += [section(found, link), ""]
             print(parts[-2], flush=True)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 Started by `step.py` with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; not by hand.
 """
 
+import functools
 import json
 import os
 import random
@@ -27,6 +28,7 @@ warnings.filterwarnings("ignore")
 GRID_MB = (0.25, 1, 2, 5, 10, 50, 100)
 WITHOUT_ONEDNN = ("resnet18-own",)
 """Kinds whose backward computes with torch's own kernels in every way: far faster on ARM, slower on x86."""
+ALWAYS = ("no communication", "DDP")
 BANDWIDTH_BYTES = 32 << 20
 NUM_AFTER_SETTLING = 6
 """Until the order of groups is planned, where gradients travel into the next forward."""
@@ -103,25 +105,30 @@ def ours(ctx, **options):
     return lambda model, optimizer: ctx.wrap(model, optimizer, **options)[0]
 
 
-def ways_of(kind, ctx):
+def ways_of(kind, ctx, only):
+    """`only`: names of ways beside computing alone and DDP; empty: all."""
     plain = group_as_torch_makes_it()
-    found = {
-        "no communication": Way(kind),
-        "each parameter": Way(kind, after_backward=each_parameter(plain)),
-        "one flat tensor after backward": Way(kind, after_backward=one_flat(plain)),
-        "DDP": Way(kind, ddp(plain)),
-        "DDP, fused optimizer": Way(kind, ddp(plain), fused=True),
-        "DDP, threads that give way": Way(kind, ddp(dist.group.WORLD)),
+    theirs = {
+        "no communication": lambda: Way(kind),
+        "each parameter": lambda: Way(kind, after_backward=each_parameter(plain)),
+        "one flat tensor after backward": lambda: Way(kind, after_backward=one_flat(plain)),
+        "DDP": lambda: Way(kind, ddp(plain)),
+        "DDP, fused optimizer": lambda: Way(kind, ddp(plain), fused=True),
+        "DDP, threads that give way": lambda: Way(kind, ddp(dist.group.WORLD)),
     }
     for limit in GRID_MB:
-        found[f"DDP, {limit:g} MB"] = Way(kind, ddp(plain, bucket_cap_mb=limit))
+        theirs[f"DDP, {limit:g} MB"] = functools.partial(lambda mb: Way(kind, ddp(plain, bucket_cap_mb=mb)), limit)
+    unknown = set(only) - theirs.keys() - OURS.keys()
+    assert not unknown, f"no way is called {unknown}"
+    found = {name: make_it() for name, make_it in theirs.items() if not only or name in (*ALWAYS, *only)}
     for way in found.values():
         for _ in range(3):
             way.step()
     settling = {}
     for name, options in OURS.items():
-        found[name] = Way(kind, ours(ctx, **options))
-        settling[name] = settle(found[name], ctx.tuning)
+        if not only or name in only:
+            found[name] = Way(kind, ours(ctx, **options))
+            settling[name] = settle(found[name], ctx.tuning)
     return found, settling
 
 
@@ -158,10 +165,10 @@ def forward_of(way):
     return forward
 
 
-def main(kind, rounds, steps, out):
+def main(kind, rounds, steps, out, *only):
     torch.set_num_threads(1)
     ctx = topout.init()
-    ways, settling = ways_of(kind, ctx)
+    ways, settling = ways_of(kind, ctx, only)
     message = torch.zeros(BANDWIDTH_BYTES // 4)
     times = {name: [] for name in [*ways, "forward", "all-reduce"]}
     shuffled = random.Random(0)
@@ -190,4 +197,4 @@ def main(kind, rounds, steps, out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

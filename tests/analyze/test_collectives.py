@@ -134,6 +134,39 @@ def test_point_to_point_has_no_partner_to_compare_with(pair: TwoRanks) -> None:
     assert pair.second_step() == [{"transfer": 200, "other": 800}, {"transfer": 100, "other": 900}]
 
 
+def test_a_rank_arrives_where_it_launches_and_stands_where_it_waits(pair: TwoRanks) -> None:
+    # rank 1 launches last, at 600, and begins to wait before rank 0 does
+    for rank, launch, wait in ((0, 100, 700), (1, 600, 650)):
+        pair.add(rank, Kind.COLLECTIVE, launch, launch + 10, name="all_reduce.launched@2")
+        pair.add(rank, Kind.COLLECTIVE, wait, 900, name="all_reduce.awaited@2")
+    first, second = pair.second_step()
+    assert (first["transfer"], first.get("wait", 0)) == (200, 10)  # the launch itself is communication, too
+    assert (second["transfer"], second.get("wait", 0)) == (250 + 10, 0)
+
+
+def test_who_waits_for_a_launch_that_another_rank_has_not_made_waits_for_that_rank(pair: TwoRanks) -> None:
+    for rank, launch in ((0, 100), (1, 600)):
+        pair.add(rank, Kind.COLLECTIVE, launch, launch, name="all_reduce.launched")
+        pair.add(rank, Kind.COLLECTIVE, launch, 700, name="all_reduce.awaited")
+    assert pair.second_step() == [{"wait": 500, "transfer": 100, "other": 400}, {"transfer": 100, "other": 900}]
+
+
+def test_a_wait_for_something_unknown_is_transfer(pair: TwoRanks) -> None:
+    for rank, start in ((0, 100), (1, 600)):
+        pair.add(rank, Kind.COLLECTIVE, start, 700, name=".awaited", in_step=False)
+    assert pair.second_step() == [{"transfer": 600, "other": 400}, {"transfer": 100, "other": 900}]
+
+
+def test_a_launch_and_the_wait_for_it_are_one_collective(pair: TwoRanks) -> None:
+    for rank in (0, 1):
+        pair.add(rank, Kind.COLLECTIVE, 100, 110, name="all_reduce.launched")
+        pair.add(rank, Kind.ARRIVAL, 105, 105, name="all_reduce")
+        pair.add(rank, Kind.COLLECTIVE, 200, 300, name="all_reduce.awaited")
+    pair.phases()
+    pair.folder.run_json.write_text('{"version": 1}')
+    assert measure_run(pair.folder)[0].communication.num_collectives_per_step == 1
+
+
 def test_what_the_script_called_is_counted_once(pair: TwoRanks) -> None:
     for rank in (0, 1):
         pair.add(rank, Kind.COLLECTIVE, 100, 300, name="all_reduce")

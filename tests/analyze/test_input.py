@@ -8,6 +8,7 @@ import pytest
 from tests.tables import Plan, StepPlan, build_run
 from topout.analyze.counters import growth_per_s
 from topout.analyze.measure import measure_run
+from topout.recommend.engine import find
 from topout.schema.measures import Input
 from topout.trace.table import Counter
 
@@ -100,6 +101,19 @@ def test_the_evidence_says_that_the_loader_waits_outside(tmp_path: Path) -> None
     assert verdict is not None
     assert verdict.name == "input-bandwidth"
     assert any("95 % of them it waited for something outside" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize(("running", "is_said"), [(20, True), (140, False)])
+def test_the_evidence_says_that_workers_are_idle(tmp_path: Path, running: int, is_said: bool) -> None:
+    counters = {name: _grow(rate) for name, rate in _states(running, 0, 0, 160 - running).items()}
+    plan = Plan(counters=counters, facts={"num_workers": 8})
+    measures, verdict = measure_run(build_run(tmp_path / "run", [[SLOW] * 11], plan).folder)
+    assert verdict is not None
+    assert verdict.name == "input-decode"
+    # 12.5 % of the looks, and ranks wait for 90 % of the time
+    assert ("At most 14 % of its 8 workers were at work while ranks waited for them." in verdict.evidence) is is_said
+    codes = {finding.code for finding in find(measures)}
+    assert codes & {"IN01", "IN04"} == ({"IN04"} if is_said else {"IN01"})
 
 
 def test_a_rank_that_loads_by_itself_is_judged_by_its_time_in_input(tmp_path: Path) -> None:

@@ -36,6 +36,25 @@ def test_a_cause_counts_from_a_tenth_of_the_time(tmp_path: Path, other_ms: int, 
     assert _judge(tmp_path, [[replace(PLAIN, other=other_ms * MS)] * 10])[1].name == name
 
 
+def test_a_share_that_reads_ten_percent_is_a_tenth(tmp_path: Path) -> None:
+    # 10.7 of 110.7 are 9.67 %, which every page shows as 10 %
+    _, verdict = _judge(tmp_path, [[replace(PLAIN, other=10_700_000)] * 10])
+    assert verdict.name == "host"
+    assert verdict.share == pytest.approx(0.0967, abs=0.0001)
+
+
+def test_a_forward_far_longer_than_its_backward_is_not_all_taken_for_computing(tmp_path: Path) -> None:
+    _, verdict = _judge(tmp_path, [[replace(PLAIN, forward=700 * MS)] * 10])
+    assert verdict.name == "compute"
+    assert "Forward takes 12 times as long as backward" in verdict.evidence[1]
+
+
+def test_a_usual_forward_is_computing(tmp_path: Path) -> None:
+    _, verdict = _judge(tmp_path, [[replace(PLAIN, forward=110 * MS)] * 10])
+    assert verdict.name == "compute"
+    assert not any("times as long" in sentence for sentence in verdict.evidence)
+
+
 def test_slow_input_everywhere_is_input(tmp_path: Path) -> None:
     measures, verdict = _judge(tmp_path, [[replace(PLAIN, input=101 * MS)] * 10] * 2)
     assert (verdict.name, verdict.share, verdict.phase) == ("input-decode", pytest.approx(101 / 200), "input")

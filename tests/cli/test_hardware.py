@@ -51,6 +51,12 @@ def test_what_is_for_a_run_is_not_ignored_without_one(option, run_topout):
     assert f"{option} stands alone" in done.stderr and "--for" in done.stderr
 
 
+def test_a_diagnosis_is_for_the_page_and_not_ignored_without_one(run_topout):
+    done = run_topout(["hardware", "--for", "run", "--doctor", "doctor.json"])
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.startswith("--doctor stands alone.") and "do   --html devices.html" in done.stderr
+
+
 def test_json_is_versioned_and_complete(run_topout):
     document = json.loads(run_topout(["hardware", "--json"]).stdout)
     assert document["version"] == 1

@@ -70,7 +70,16 @@ def test_what_is_right_is_read_quickly_and_the_rest_left_to_the_parser(typed, re
         ("run -n 1000000 train.py", "1000000 ranks do not fit"),
         ("run -n two train.py", "two"),
         ("run -n 2 --per-node 1 train.py", "contradict each other"),
+        ("run -n 1.5 train.py", "-n 1.5 is not a whole number."),
         ("run --steps 0 train.py", "--steps 0 is not possible."),
+        ("run --restarts -1 train.py", "--restarts -1 is not possible."),
+        ("run --restarts 1.5 train.py", "--restarts 1.5 is not a whole number."),
+        ("run --start-timeout 0 train.py", "--start-timeout 0 is not possible."),
+        ("run --start-timeout -1 train.py", "--start-timeout -1 is not possible."),
+        ("run --start-timeout nan train.py", "--start-timeout nan is not possible."),
+        ("run --min-nodes 0 train.py", "--min-nodes 0 is not possible."),
+        ("run --min-nodes 5 train.py", "--min-nodes 5 is more than there are."),
+        ("run --interface no-such0 train.py", "cannot use --interface no-such0."),
         ("run --data-share 200% train.py", "is not a share"),
         ("run --profile 9-3 train.py", "is not a range of steps"),
         ("run --num-rank 2 train.py", "Did you mean --num-ranks?"),
@@ -89,6 +98,13 @@ def test_what_cannot_be_run_is_said_in_three_parts_and_makes_no_folder(run_topou
     assert says in ended.stderr
     assert [line[:7] for line in ended.stderr.splitlines()[-2:]] == ["  why  ", "  do   "]
     assert not (tmp_path / "topout-runs").exists()
+
+
+def test_a_file_for_the_cluster_may_ask_for_what_one_host_has_not(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("print('ran')")
+    (tmp_path / "topout.toml").write_text('[run]\nmin_nodes = 4\ninterface = "no-such0"\n')
+    ended = run_topout(["run", "-q", "--no-report", "-n", "1", "train.py"])
+    assert (ended.code, ended.stdout) == (0, "ran\n"), ended.stderr
 
 
 def test_a_module_runs_as_python_would_run_it(run_topout, tmp_path):

@@ -153,3 +153,17 @@ def test_a_job_is_watched_from_run_to_run(run_topout, tmp_path):
 def test_a_run_that_somebody_damaged_is_shown_as_far_as_it_can_be(folder, ranks):
     folder.run_json.write_text(json.dumps({"version": 1, "status": None, "ranks": ranks}))
     assert Watcher(folder.path).look() == LiveRun(run="run-1", status="unknown", ranks=())
+
+
+@pytest.mark.parametrize(("kept", "told"), [(["17", "18"], "those kept there: 17, 18"), ([], "none is kept there")])
+def test_a_number_that_nobody_knows_is_answered_with_what_there_is(run_topout, tmp_path, kept, told):
+    for number in kept:
+        job = tmp_path / f"topout-runs/jobs/2026-11-15-train-{number}"
+        job.mkdir(parents=True)
+        (job / "job.json").write_text('{"version": 1, "scheduler": "slurm"}')
+        (job / "job_ids").write_text(f"{number}\n")
+    ended = run_topout(["watch", "12345"])
+    problem, why, do = ended.stderr.splitlines()
+    assert (ended.code, problem) == (2, "There is neither a run folder 12345 nor a job 12345.")
+    assert "topout-runs/jobs" in why and told in why
+    assert "from the folder in which the job was submitted" in do

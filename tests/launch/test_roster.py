@@ -102,7 +102,6 @@ def test_each_task_that_sees_its_own_gpu_alone_gets_device_0_and_a_warning():
         (RunSpec(num_ranks=3), tasks("n1", "n2"), "-n 3 contradicts the 2 tasks", "leave out -n"),
         (RunSpec(num_ranks=3, per_node=2), hosts(2), "-n 3 and --per-node 2 contradict", "give one of the two"),
         (RunSpec(num_ranks=1), hosts(2), "-n 1 is fewer than one rank on each of 2 hosts", "--nodes 1"),
-        (RunSpec(per_node=0), hosts(1), "--per-node 0 is not possible", "try --per-node 1"),
         (RunSpec(per_node=1000), hosts(1), "1000 ranks do not fit on n1", "try -n 4"),
         (RunSpec(bind="gpu"), hosts(1), "--bind gpu is not possible", "--bind numa"),
     ],

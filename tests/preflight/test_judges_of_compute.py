@@ -7,7 +7,7 @@ import pytest
 from tests.preflight.samples import FRAMEWORK, built, facts, kernel, named_check
 from topout.preflight.check import Verdict
 from topout.preflight.cpu_peak import cpu_peak, has_one_fma
-from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, SMALL_PRODUCT, WITHOUT_ONEDNN
 from topout.preflight.judges.framework import is_built_for, judge_framework
 from topout.preflight.judges.kernels import judge_kernels, roof_of
 
@@ -140,13 +140,17 @@ def test_the_roof_is_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(("without", "verdict"), [(0.5e9, Verdict.FINE), (3e9, Verdict.WARNING)])
-def test_a_backward_that_is_faster_without_onednn_is_named(without: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("name", "how"), [(BACKWARD, "flags(enabled=False)"), (SMALL_PRODUCT, "MATMUL_MIN_SIZE=4000000")]
+)
+def test_what_is_faster_without_onednn_is_named(name: str, how: str, without: float, verdict: Verdict) -> None:
     rates = {BY_ONEDNN: 1e9, WITHOUT_ONEDNN: without}
-    both = tuple(kernel(BACKWARD, rate=rate, library=library) for library, rate in rates.items())
+    both = tuple(kernel(name, rate=rate, library=library) for library, rate in rates.items())
     checks = judge_kernels([facts(kernels=(kernel(rate=1e12), *both))], sweeps=True)
-    check = named_check(checks, BACKWARD)
+    check = named_check(checks, name)
     assert check.verdict is verdict
     assert check.value.startswith("1 GFLOP/s by oneDNN")
+    assert (how in (check.fix or "")) is (verdict is Verdict.WARNING)
     assert [found.name for found in checks].count(check.name) == 1
 
 

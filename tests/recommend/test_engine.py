@@ -19,6 +19,7 @@ from topout.schema.measures import (
     Memory,
     RankTime,
     Serial,
+    StepTime,
     Straggler,
     WaterfallBar,
 )
@@ -137,6 +138,19 @@ def test_onednn_in_backward_is_named_where_its_gradients_are_slow():
     assert found(processor="x86_64") == found(has_convolutions=False) == found(backward_uses_onednn=False) == []
     # bf16 and GPUs have kernels of their own
     assert "PR04" not in found(uses_autocast=True) + found(memory=Memory(device_total_bytes=2**34))
+
+
+def test_small_products_by_onednn_are_named_where_calling_it_takes_the_time():
+    def found(step_ms=40.0, forward=0.5, products=100, **seen):
+        usual = {"processor": "aarch64", "backward_uses_onednn": True, "num_small_products": products}
+        step = StepTime(**dict.fromkeys(("mean_ns", "median_ns", "p05_ns", "p95_ns"), step_ms * 1e6))
+        shares = {"forward": forward, "backward": 0.2}
+        return find(Measures(environment=Environment(**(usual | seen)), shares=shares, step=step))
+
+    assert [(one.code, one.gain_at_most) for one in found()] == [("PR05", pytest.approx(0.375))]
+    assert [one.gain_at_most for one in found(forward=0.2)] == [pytest.approx(0.15)]
+    assert found(step_ms=1000) == found(products=0) == found(products=None) == ()
+    assert found(processor="x86_64") == found(backward_uses_onednn=False) == ()
 
 
 def test_oversubscribed_cores_are_counted_per_host():

@@ -112,3 +112,27 @@ def test_a_loader_that_copies_ahead_disturbs_no_phase(device, where: str) -> Non
     assert {phase for phase, _ in rows} == {"input", "forward", "backward", "optimizer"}
     assert sum(length_ns for _, length_ns in rows) == 30_000_000
     assert min(length_ns for _, length_ns in rows) >= 0
+
+
+def end_step(clock, number: int) -> None:
+    clock._recorder.num_steps = number + 1
+    clock.step_ended(number)
+
+
+def test_steps_that_were_none_leave_nothing_for_those_that_are_numbered_anew(device) -> None:
+    cuda, clock, rows = device
+    clock._recorder.mark = clock.mark
+    for _ in range(16):
+        step(cuda, clock, lambda: None)
+    for number in range(15, 30):  # told by backward, from the sixteenth on
+        end_step(clock, number)
+        step(cuda, clock, lambda: None)
+    assert len(rows) >= 16 * 4 - 1
+    rows.clear()
+    end_step(clock, 0)
+    assert rows == []
+    assert clock._recorder.mark is not None
+    step(cuda, clock, lambda: None)
+    end_step(clock, 1)
+    assert [phase for phase, _ in rows] == ["forward", "backward", "optimizer"]
+    assert [length_ns for _, length_ns in rows] == [3_000_000, 6_000_000, 1_000_000]

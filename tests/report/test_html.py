@@ -145,6 +145,12 @@ def test_a_single_late_rank_is_named():
     assert verdict_sentence(verdict) == "Rank 3 holds this job back: the others wait for it 30\u202f% of the time."
 
 
+def test_computing_that_may_be_something_else_is_said_with_care():
+    measures = Measures(shares={"forward": 0.9, "backward": 0.05})
+    sentence = verdict_sentence(Verdict(name="compute", share=0.95), measures)
+    assert sentence.startswith("Computation seems to set the pace: up to 95\u202f%")
+
+
 def test_without_a_series_the_page_says_what_it_leaves_out():
     series = make_series(2, 20)
     outline = Outline(html.render(make_analysis(series), None, {}))

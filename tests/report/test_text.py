@@ -87,6 +87,16 @@ def test_a_run_without_a_verdict_says_why():
     assert "Report" not in page
 
 
+def test_computing_that_may_be_something_else_is_given_as_at_most():
+    shares = {"forward": 0.8, "backward": 0.1, "optimizer": 0.05, "other": 0.05}
+    verdict = Verdict(name="compute", share=0.95)
+    page = plain(replace(LATE_RANK, verdict=verdict, measures=Measures(shares=shares)))
+    assert "COMPUTE  up to 95 % of the time" in page
+    usual = {"forward": 0.3, "backward": 0.6, "optimizer": 0.05, "other": 0.05}
+    page = plain(replace(LATE_RANK, verdict=verdict, measures=Measures(shares=usual)))
+    assert "COMPUTE  95 % of the time" in page
+
+
 def test_a_single_rank_has_no_parallel_efficiency_to_show():
     alone = replace(LATE_RANK, measures=replace(MEASURES, ranks=MEASURES.ranks[:1]))
     assert "Efficiencies" not in plain(alone)

@@ -1,8 +1,11 @@
 """Which scheduler a site has is found by its commands, and asked for where they leave a doubt."""
 
+from importlib.metadata import EntryPoint
+
 import pytest
 
 from topout.schema.errors import TopoutError
+from topout.submit import scheduler
 from topout.submit.scheduler import choose_scheduler, load_scheduler
 from topout.submit.site import Site
 
@@ -53,8 +56,17 @@ def test_what_the_site_says_is_not_questioned():
 
 
 def test_an_unknown_scheduler_is_answered_with_the_nearest():
-    with pytest.raises(TopoutError, match="There is no slurn"):
+    with pytest.raises(TopoutError, match="There is no scheduler slurn") as caught:
         load_scheduler("slurn")
+    assert caught.value.do == "did you mean slurm?"
+
+
+def test_only_what_takes_jobs_is_offered(monkeypatch):
+    point = EntryPoint(name="condor", value="condor", group="topout.launch.schedulers")
+    monkeypatch.setattr(scheduler, "outside_plugins", lambda package: (point,))
+    with pytest.raises(TopoutError) as caught:
+        load_scheduler("foo")
+    assert caught.value.why == "jobs can be submitted to slurm, lsf, pbs, sge, flux, condor"
 
 
 def test_what_has_no_queue_takes_no_jobs():

@@ -13,6 +13,13 @@ MAKERS = {
     "momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, 1e-2),
     "fused": lambda p: torch.optim.Adam(p, 1e-2, fused=True),
+    "fused adamw": lambda p: torch.optim.AdamW(p, 1e-2, fused=True, maximize=True),
+    "fused sgd": lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.01, fused=True),
+    "fused momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, fused=True),
+    "fused groups": lambda p: torch.optim.SGD(
+        [{"params": p[::2]}, {"params": p[1::2], "lr": 0.01, "momentum": 0.5}], 0.1, momentum=0.9, fused=True
+    ),
+    "fused, half of it": lambda p: torch.optim.AdamW([{"params": p[:3]}, {"params": p[3:], "fused": True}], 1e-2),
 }
 
 
@@ -46,6 +53,10 @@ def trained(make: Callable, *, in_parts: bool, between: Callable = lambda model,
     return parameters, optimizer.state_dict()["state"]
 
 
+def nothing(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    pass
+
+
 def move(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     if step == 3:
         nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()) * 2, model.parameters())
@@ -56,12 +67,28 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
         optimizer.load_state_dict(optimizer.state_dict())
 
 
+def schedule(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 / (1 + step)
+        if group.get("momentum") is not None and step == 3:
+            group["momentum"], group["nesterov"] = 0.3, False
+
+
+def unlike(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """State in another order of memory than its parameter, which the kernels would not see."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if step == 3 and torch.is_tensor(value) and value.dim() == 2:
+                state[name] = value.t().contiguous().t()
+                assert state[name].shape == parameter.shape
+
+
 def forget(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
     if step == 3:
         optimizer.state.clear()
 
 
-@pytest.mark.parametrize("between", [lambda model, optimizer, step: None, move, load, forget])
+@pytest.mark.parametrize("between", [nothing, move, load, schedule, unlike, forget])
 @pytest.mark.parametrize("name", MAKERS)
 def test_parts_have_the_bits_and_the_state_of_the_whole(name: str, between: Callable) -> None:
     whole, whole_state = trained(MAKERS[name], in_parts=False, between=between)
@@ -88,11 +115,30 @@ def test_parameters_of_other_optimizers_are_left_alone(is_fused: bool) -> None:
     assert len(optimizer.state_dict()["state"]) == 2
 
 
-def test_gradients_are_not_kept() -> None:
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_gradients_are_not_kept(is_fused: bool) -> None:
     model = nn.Linear(4, 4)
-    partial = PartialStep(torch.optim.SGD(model.parameters(), 0.1))
-    gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
-    places = torch.utils.weak.TensorWeakRef(gradients[0])
-    partial.apply(list(model.parameters()), gradients, partial.settings())
-    del gradients
-    assert places() is None
+    partial = PartialStep(torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, fused=is_fused))
+    for _ in range(3):
+        gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
+        places = torch.utils.weak.TensorWeakRef(gradients[0])
+        partial.apply(list(model.parameters()), gradients, partial.settings())
+        del gradients
+        assert places() is None
+
+
+def test_fused_kernels_are_called_without_torchs_walk_from_the_second_step_on(monkeypatch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    walks = []
+    walk = torch.optim.AdamW._init_group
+    monkeypatch.setattr(torch.optim.AdamW, "_init_group", lambda *given: walks.append(1) or walk(*given))
+    partial = PartialStep(optimizer)
+    versions = [parameter._version for parameter in model.parameters()]
+    for _ in range(5):
+        gradients = [torch.ones_like(parameter) for parameter in model.parameters()]
+        partial.apply(list(model.parameters()), gradients, partial.settings())
+        # who has computed with a parameter before hears of its change
+        before, versions = versions, [parameter._version for parameter in model.parameters()]
+        assert all(now > then for then, now in zip(before, versions, strict=True))
+    assert len(walks) == 1

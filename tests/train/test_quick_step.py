@@ -150,6 +150,18 @@ def test_what_scripts_change_between_steps_counts(act, walks):
     assert quick.num_walks == walks
 
 
+def step_without_gradients(trained, number):
+    if number > 1:
+        trained.optimizer.zero_grad()
+        trained.optimizer.step()
+
+
+def test_a_step_without_any_gradient_is_no_step_and_no_walk():
+    plain, quick = both(step_without_gradients, make=ADAMW)
+    assert (plain.num_walks, quick.num_walks) == (2 * NUM_STEPS - 2, 1)
+    assert quick.optimizer.state_dict()["state"][0]["step"] == NUM_STEPS
+
+
 def test_a_learning_rate_that_is_a_tensor_is_left_to_torch():
     _, quick = both(lr=torch.tensor(0.1), momentum=0.9)
     assert quick.num_walks == NUM_STEPS

@@ -165,3 +165,22 @@ def test_ranks_that_are_slow_in_turns_are_not_slower_than_the_run_takes(tmp_path
     found = compare_runs(turns, even)
     assert (found.a_step_ns, found.b_step_ns) == (pytest.approx(20 * MS), pytest.approx(22 * MS))
     assert found.result == "slower"
+
+
+def test_a_run_that_goes_on_is_named(tmp_path):
+    folders = [unmet(tmp_path / name, [[20] * 41]) for name in ("a", "b")]
+    assert compare_runs(*folders).notes == ()
+    folders[1].run_json.write_text(json.dumps({"version": 1, "status": "running"}))
+    assert compare_runs(*folders).notes == ("B is still running; the figures are of what is recorded so far.",)
+    folders[0].run_json.write_text(json.dumps({"version": 1, "status": "running"}))
+    assert compare_runs(*folders).notes[0].startswith("A and B are still running;")
+
+
+def test_steps_that_are_told_in_different_ways_are_named(tmp_path):
+    a, b = (unmet(tmp_path / name, [[20] * 41]) for name in ("a", "b"))
+    rows = Rows()
+    for step in range(41):
+        rows.add(Kind.STEP, START_NS + step * 20 * MS, 20 * MS, name="backward", ref=step)
+    b.events(0).write_bytes(b"".join(rows.blocks({"host": "n01"})))
+    (note,) = compare_runs(a, b).notes
+    assert note.startswith("The steps of B are told by backward()")

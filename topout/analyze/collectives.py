@@ -6,7 +6,8 @@
 
 An all-reduce equalises the ends of backward, so only arrivals tell who was late. Backward ends with the collective,
 but a rank that still computes after its last bucket ends later: the first rank out of backward tells when the
-collective was over. Not for collectives hidden behind computation: they cost nothing and do not appear here.
+collective was over. A rank that launches a collective and waits for it later arrives where it launches, and stands
+where it waits. Not for collectives hidden behind computation: they cost nothing and do not appear here.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,13 @@ from topout.analyze.broadcasts import find_broadcast_waits, is_inside
 from topout.analyze.peers import is_tensor_parallel
 from topout.analyze.segments import Stretches
 from topout.analyze.unheard import without_arrivals
+from topout.record.row_names import AWAITED, LAUNCHED
 from topout.schema.event import Kind
 from topout.schema.measures import Communication
 from topout.trace.clocks import last_arrivals
 from topout.trace.table import Bools, Int64s, KeyNumbers, RankTable, collective_keys
+
+_EARLIEST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class _Standing:
 
     keys: Int64s
     arrival_ns: Int64s
+    start_ns: Int64s
+    """Where it began to stand; later than the arrival where it had launched the collective before."""
     end_ns: Int64s
     is_backward: Bools
     """The end is that of a backward, not of the collective itself."""
@@ -66,8 +72,8 @@ def find_blocked(tables: Sequence[RankTable]) -> list[Blocked]:
     blocked = []
     for rank, latest, first_end, broadcast in zip(standing, latest_ns, first_end_ns, broadcasts, strict=True):
         over_ns = np.where(rank.is_backward, np.maximum(first_end, np.minimum(latest, rank.end_ns)), rank.end_ns)
-        turn_ns = np.clip(latest, rank.arrival_ns, np.maximum(over_ns, rank.arrival_ns))
-        wait = Stretches(rank.arrival_ns, turn_ns)
+        turn_ns = np.clip(latest, rank.start_ns, np.maximum(over_ns, rank.start_ns))
+        wait = Stretches(rank.start_ns, turn_ns)
         transfer = Stretches(turn_ns, np.maximum(over_ns, turn_ns))
         blocked.append(
             Blocked(
@@ -84,10 +90,15 @@ def _standing(table: RankTable, numbers: KeyNumbers, *, is_heard: bool) -> _Stan
     called = table.rows(Kind.COLLECTIVE, Kind.PEERS)
     # a host that launches kernels arrives long before its device does: its stamps say nothing about waiting
     backward, arrival = last_arrivals(table) if is_heard and not runs_ahead(table) else (called[:0], called[:0])
-    keys = [collective_keys(table, called, numbers), collective_keys(table, arrival, numbers, is_arrival=True)]
+    called_keys = collective_keys(table, called, numbers)
+    start_ns = table.start_ns[called]
+    arrival_keys, arrival_ns = collective_keys(table, arrival, numbers, is_arrival=True), table.start_ns[arrival]
+    # where a rank waits for what it launched, the launch tells when it came
+    is_later = table.is_named(called, AWAITED) & np.isin(called_keys, called_keys[table.is_named(called, LAUNCHED)])
     return _Standing(
-        keys=np.concatenate(keys),
-        arrival_ns=table.start_ns[np.concatenate([called, arrival])],
+        keys=np.concatenate([called_keys, arrival_keys]),
+        arrival_ns=np.concatenate([np.where(is_later, _EARLIEST, start_ns), arrival_ns]),
+        start_ns=np.concatenate([start_ns, arrival_ns]),
         end_ns=table.end_ns[np.concatenate([called, backward])],
         is_backward=np.arange(len(called) + len(backward)) >= len(called),
         is_tensor=np.concatenate([is_tensor_parallel(table, called), np.zeros(len(backward), dtype=bool)]),
@@ -144,6 +155,7 @@ def measure_communication(
 def _message_bytes(table: RankTable, start_ns: int, end_ns: int) -> Int64s:
     """Sizes of the window's collectives; what the script called is also seen by the flight recorder; it counts once."""
     called = table.rows_of_any_thread(Kind.COLLECTIVE)
+    called = called[~table.is_named(called, AWAITED)]
     arrivals = table.rows_of_any_thread(Kind.ARRIVAL)
     arrivals = arrivals[~is_inside(table, table.start_ns[arrivals], Kind.COLLECTIVE)]
     rows = np.concatenate([called, arrivals])

@@ -11,6 +11,7 @@ from topout.trace.table import RankTable
 _AS_TOLD = (
     "device_name", "uses_autocast", "uses_tf32", "uses_channels_last", "has_convolutions", "supports_bf16",
     "supports_tf32", "uses_data_parallel", "torch_version", "processor", "backward_uses_onednn",
+    "num_small_products",
 )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ What to do about it is said by findings; here stands only how we know.
 from collections.abc import Sequence
 
 from topout.analyze.causes import Cause
-from topout.analyze.input import waits_outside
+from topout.analyze.input import IDLE_SHARE, waits_outside, working_share
+from topout.analyze.mixed_forward import is_forward_mixed
 from topout.schema.measures import Input, Measures, Memory, Pipeline, RankTime, TensorParallel
 
 _PEAK_ORIGINS = {
@@ -36,8 +37,14 @@ def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) ->
 
 
 def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
-    compute = measures.compute
+    compute, shares = measures.compute, measures.shares
     told = [f"Forward, backward and optimizer take {percent(cause.share)} of the time; no other cause reaches 10 %."]
+    if is_forward_mixed(shares):
+        told.append(
+            f"Forward takes {shares['forward'] / shares['backward']:.0f} times as long as backward, where a pass that "
+            "is trained on takes half: rollouts, batches made by hand, frozen parts or slow kernels are in it. "
+            'topout.span("input") tells such code apart.'
+        )
     if compute.model_flops_utilisation is not None and compute.flops_per_s is not None:
         origin = _PEAK_ORIGINS.get(compute.peak_origin or "", "of unknown origin")
         told.append(
@@ -86,6 +93,11 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
             told.append(
                 f"In {percent(1 - busy_share)} of them it waited for something outside, such as a network store."
             )
+    at_work = working_share(given)
+    if cause.name == "input-decode" and at_work is not None and at_work < IDLE_SHARE:
+        told.append(
+            f"At most {percent(at_work)} of its {given.num_workers} workers were at work while ranks waited for them."
+        )
     if given.opens_per_s is not None:
         read = f", {size(given.mean_read_bytes)} a read" if given.mean_read_bytes is not None else ""
         told.append(f"{given.opens_per_s:,.0f} files are opened every second{read}.")

@@ -46,8 +46,10 @@ from topout.schema.measures import (
 from topout.schema.run_folder import RunFolder, open_run
 from topout.trace.readers.kineto import Profile, read_profile
 from topout.trace.table import RankTable
+from topout.trace.told_steps import has_steps_by_backward
 
 Part = TypeVar("Part")
+_BY_BACKWARD = "Steps are told by backward(), since no torch.optim step was seen."
 _FRAMEWORKS = ("torch", "keras", "tf_keras", "tensorflow", "jax")
 
 
@@ -93,6 +95,8 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
         measures = _measure_steps(measures, phases, profiles, blind, missing)
         waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
     verdict = missing.attempt("The verdict", lambda: decide(measures, waiting, blind), None)
+    if phases is not None and verdict is not None and _is_told_by_backward(phases):
+        verdict = replace(verdict, evidence=(*verdict.evidence[:1], _BY_BACKWARD, *verdict.evidence[1:]))
     return replace(measures, not_measured=tuple(missing.sentences)), verdict
 
 
@@ -133,7 +137,7 @@ def _find_phases(
     stepped = [table for table in tables if has_steps(table)]
     for table in tables:
         if stepped and not has_steps(table) and not is_empty(table):
-            missing.say(f"Rank {table.rank} completed no optimizer step; the other ranks are measured without it.")
+            missing.say(f"Rank {table.rank} completed no step; the other ranks are measured without it.")
     phases = read_phases(folder) if stepped else None
     if phases is None:
         missing.say(_why_no_steps(tables, run))
@@ -153,9 +157,19 @@ def _find_phases(
         )
     if any(computes_unseen(table) for table in phases.tables):
         missing.say("Forward, backward and optimizer: none was seen; what nothing else explains stands under forward.")
+    if _is_told_by_backward(phases):
+        missing.say(
+            "The update of parameters: no torch.optim step was seen, so every backward() is taken for the end of a "
+            "step, and the update counts as optimizer or forward. Two backward() a step count as two; topout.step() "
+            "tells where a step ends."
+        )
     if len(phases.steps) < 5:
         missing.say(f"Only {len(phases.steps)} steps were left to measure; run at least 10 for figures to rely on.")
     return phases
+
+
+def _is_told_by_backward(phases: Phases) -> bool:
+    return any(has_steps_by_backward(table) for table in phases.tables)
 
 
 def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
@@ -177,8 +191,8 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
             "loop around a function of its own (tf.function, jax.jit) must call topout.step() at the end of each step."
         )
     return (
-        "No optimizer step was seen, so there is nothing to divide the time by. If the script trains without "
-        "torch.optim, call topout.step() at the end of each step."
+        "No step of torch.optim was seen, nor enough backward() to tell steps by, so there is nothing to divide the "
+        "time by. If the script trains in another way, call topout.step() at the end of each step."
     )
 
 

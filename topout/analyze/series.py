@@ -12,6 +12,7 @@ from topout.analyze.steps import read_phases
 from topout.schema.event import CUMULATIVE_COUNTERS, Kind
 from topout.schema.run_folder import RunFolder
 from topout.trace.table import Counter, RankTable
+from topout.trace.told_steps import has_steps_by_backward
 
 Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """times in seconds after the window's start, values"""
@@ -46,6 +47,8 @@ class Series:
     counters: list[dict[str, Samples]]
     """One dictionary a rank; a counter that only grows is given as its rate, a second."""
     spans: list[UserSpan]
+    has_steps_by_backward: bool = False
+    """No optimizer of torch.optim stepped: each backward is taken for the end of a step."""
 
 
 def load_series(folder: RunFolder) -> Series | None:
@@ -64,6 +67,7 @@ def load_series(folder: RunFolder) -> Series | None:
         tail_ns=phases.tail_ns,
         counters=[_rates(table, start_ns) for table in phases.tables],
         spans=[span for table in phases.tables for span in _spans(table, start_ns)],
+        has_steps_by_backward=any(has_steps_by_backward(table) for table in phases.tables),
     )
 
 

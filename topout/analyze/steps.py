@@ -23,6 +23,7 @@ from topout.schema.run_folder import RunFolder
 from topout.trace.clocks import Aligned, align
 from topout.trace.readers.topout import read_run
 from topout.trace.table import Int64s, RankTable
+from topout.trace.told_steps import has_steps_by_backward
 from topout.trace.window import common_steps, num_warmup_steps
 
 _FIRST_SEQUENCES = 8
@@ -177,6 +178,7 @@ def _segments(table: RankTable, blocked: Blocked, end_ns: int) -> Segments:
         end_ns,
         [
             ("forward", unseen),
+            ("optimizer", _updates(table)),
             ("optimizer", _rows(table, Kind.OPTIMIZER)),
             ("forward", _forwards(table, evaluations)),
             ("input", _rows(table, Kind.INPUT, Kind.LOADER)),
@@ -198,6 +200,20 @@ def _segments(table: RankTable, blocked: Blocked, end_ns: int) -> Segments:
 def _rows(table: RankTable, *kinds: Kind) -> Stretches:
     rows = table.rows(*kinds)
     return Stretches(table.start_ns[rows], table.end_ns[rows])
+
+
+def _updates(table: RankTable) -> Stretches:
+    """In a loop without torch.optim: what follows a backward, up to the next batch, is taken for the update.
+
+    Where the script makes its batches itself nothing tells the update from the forward after it.
+    """
+    if not has_steps_by_backward(table):
+        return Stretches.none()
+    ends_ns = table.end_ns[table.rows(Kind.STEP)]
+    nexts_ns = table.start_ns[table.rows(Kind.INPUT, Kind.LOADER, Kind.CHECKPOINT, Kind.MODE)]
+    place = np.searchsorted(nexts_ns, ends_ns)
+    is_known = place < len(nexts_ns)
+    return Stretches(ends_ns[is_known], nexts_ns[place[is_known]])
 
 
 def _forwards(table: RankTable, evaluations: Stretches) -> Stretches:

@@ -36,7 +36,8 @@ def decide(measures: Measures, waiting: WaitCauses | None, blind: tuple[str, ...
 def _of_time(measures: Measures, waiting: WaitCauses, blind: tuple[str, ...]) -> Verdict | None:
     causes = [cause for cause in find_causes(measures, waiting) if cause.phase not in blind]
     compute = _compute(measures)
-    reached = [cause for cause in causes if cause.share >= MIN_CAUSE_SHARE]
+    # as it will read: 9.6 % is shown as 10 %
+    reached = [cause for cause in causes if round(cause.share, 2) >= MIN_CAUSE_SHARE]
     # what is not known might all be one cause: no verdict that it could overturn
     if sum(measures.shares[name] for name in blind) >= (reached[0].share if reached else MIN_CAUSE_SHARE):
         return None

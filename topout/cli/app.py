@@ -3,12 +3,36 @@
 Literal help, so that `topout --help` imports no verb. Not for logic of a verb; each has its own file.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter, UnknownCommandError
+from cyclopts import (
+    App,
+    Argument,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    Parameter,
+    Token,
+    UnknownCommandError,
+    convert,
+)
 
 from topout import __version__
 from topout.schema.errors import TopoutError
+
+
+def convert_exactly(kind: type, tokens: Sequence[Token]) -> Any:
+    """As cyclopts does, which would round 1.5 where a whole number is meant."""
+    for token in tokens:
+        if kind is int and "." in token.value:
+            raise CoercionError(token=token, target_type=int)
+    return convert(kind, tokens)
+
+
+DEFAULTS = Parameter(show_default=False, converter=convert_exactly)
+"""Of every parameter of every verb."""
 
 app = App(
     name="topout",
@@ -20,7 +44,7 @@ app = App(
     result_action="return_value",
     suppress_keyboard_interrupt=False,
     help_format="plaintext",
-    default_parameter=Parameter(show_default=False),
+    default_parameter=DEFAULTS,
 )
 app.command(
     "topout.cli.run:run",
@@ -108,9 +132,29 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
     verb = f" {arguments[0]}" if arguments and arguments[0] in verbs else ""
     if verb == " data" and len(arguments) > 1 and arguments[1] in _names(data):
         verb = f" data {arguments[1]}"
+    if type(error) is MissingArgumentError and error.argument is not None:
+        # its sentence goes on where a word looks like the one that is missing
+        _, _, suggestion = " ".join(str(error).split()).partition(" requires an argument.")
+        name = error.keyword or error.argument.name
+        problem = f"topout{verb} needs {name}." if error.keyword is None else f"{name} needs a value."
+        return TopoutError(problem + suggestion, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
+    if isinstance(error, CoercionError) and error.target_type is int and error.token is not None and error.argument:
+        name = error.token.keyword or error.argument.name
+        problem = f"{name} {error.token.value} is not a whole number."
+        return TopoutError(problem, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
     return TopoutError(
         " ".join(str(error).split()), why="these words do not fit the options", do=f"topout{verb} --help"
     )  # fmt: skip
+
+
+def _meaning(verb: str, argument: Argument) -> str:
+    """What `topout VERB --help` says of it."""
+    command = app
+    for word in verb.split():
+        command = command[word]
+    told = command.assemble_argument_collection(parse_docstring=True)
+    found = next((one.parameter.help for one in told if one.name == argument.name), None)
+    return f"{argument.name}: {found.strip()}" if found else "these words do not fit the options"
 
 
 def _unknown_verb(command: str, word: str, verbs: list[str]) -> TopoutError:

@@ -48,7 +48,7 @@ def hardware(
     prices
         A TOML file of dated prices and watts, for --for.
     doctor
-        What topout doctor --json wrote, for the rooflines; the newest under topout-runs/doctor when left out.
+        With --html: what topout doctor --json wrote, for the rooflines; the newest under topout-runs/doctor else.
     html
         With --for: write a page with rooflines, too; a file that ends in .html, or a folder.
     json
@@ -56,6 +56,12 @@ def hardware(
     """
     page = check_page(html, "devices.html")
     if for_run is not None:
+        if doctor is not None and page is None:
+            raise TopoutError(
+                "--doctor stands alone.",
+                why="It is for the rooflines, which only the page has; the ranking is by the table.",
+                do="--html devices.html, or leave out --doctor",
+            )
         return _rank(for_run, precision or "bf16", prices, page, doctor, json=json)
     for option, given in (("html", page), ("prices", prices), ("doctor", doctor), ("precision", precision)):
         if given is not None:

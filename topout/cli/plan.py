@@ -12,6 +12,7 @@ from topout.cli.page_files import check_file, check_page, write_file, write_page
 from topout.cli.plan_page import plan_page
 from topout.cli.plan_text import plan_text, request
 from topout.cli.plan_work import look_into_run, of_epochs, of_target
+from topout.cli.what_ifs import apply_all
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
 from topout.study.critical_batch import CriticalBatch, given
@@ -21,7 +22,6 @@ from topout.study.devices import read_prices
 from topout.study.mesh_proposal import propose, propose_each
 from topout.study.plan import Deadline, Plan
 from topout.study.plan import plan as make_plan
-from topout.study.what_if import apply
 from topout.submit.duration import parse_duration
 
 PLAN_VERSION = 1
@@ -91,9 +91,7 @@ def plan(
     page = check_page(html, "plan.html")
     mesh = check_file(mesh, "--mesh", "mesh.toml")
     seen = look_into_run(job)
-    described, machine = read_job(seen.job), read_system(system)
-    for assignment in what_if or []:
-        described, machine = apply(assignment, described, machine)
+    described, machine, changed = apply_all(what_if or [], read_job(seen.job), read_system(system))
     counts = _counts(nodes, max_nodes, machine.value.nodes)
     check_nodes(counts, machine.value)
     critical = given(critical_batch) if critical_batch is not None else seen.critical
@@ -115,23 +113,28 @@ def plan(
     if found.mesh is None:
         found = replace(found, mesh=propose(described, machine, max(counts), work))
     _write_mesh(found, mesh)
-    notes = [*said, *found.notes, *(found.mesh.notes if found.mesh else ()), *warnings(described, machine, counts)]
+    of_mesh = found.mesh.notes if found.mesh else ()
+    notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts)]
     title = f"{described.value.title} on {machine.value.title}"
-    _tell(found, title, critical, notes, json=json)
+    line = request(found, seen.script)
+    _tell(found, title, line, critical, notes, json=json)
     if page is not None:
-        known = described.value.calibrated_nodes
-        write_page(page, plan_page(found, title, request(found), calibrated_nodes=known, notes=notes))
+        known, is_known = described.value.calibrated_nodes, seen.script is not None
+        write_page(page, plan_page(found, title, line, is_script_known=is_known, calibrated_nodes=known, notes=notes))
     return ExitCode.FINE
 
 
-def _tell(found: Plan, title: str, critical: CriticalBatch | None, notes: Sequence[str], *, json: bool) -> None:
+def _tell(
+    found: Plan, title: str, line: str, critical: CriticalBatch | None, notes: Sequence[str], *, json: bool
+) -> None:
+    """`line` asks for what is recommended."""
     if json:
         extra = {"critical_batch": critical, "mesh_toml": found.mesh and found.mesh.toml}
         sys.stdout.write(encode({"version": PLAN_VERSION, **asdict(found), **extra}))
     else:
-        print(f"{title}\n\n{plan_text(found)}\n\nNext    {request(found)}")
-    for line in notes:
-        print(f"Note    {line}", file=sys.stderr)
+        print(f"{title}\n\n{plan_text(found)}\n\nNext    {line}")
+    for note in notes:
+        print(f"Note    {note}", file=sys.stderr)
 
 
 def _check_towards(

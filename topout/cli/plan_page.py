@@ -11,10 +11,13 @@ from topout.study.plan import Choice, Plan
 
 
 def plan_page(
-    found: Plan, title: str, request: str, *, calibrated_nodes: int = 0, facts: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    found: Plan, title: str, request: str, *, is_script_known: bool = False, calibrated_nodes: int = 0,
+    facts: Sequence[str] = (), notes: Sequence[str] = (),
 ) -> StudyPage:  # fmt: skip
     """`request` is the `topout submit` line of what is recommended."""
+    caption = "A click selects the line."
+    if not is_script_known:
+        caption += " `train.py` stands for your script."
     beyond = shaded(calibrated_nodes, max(choice.nodes for choice in found.choices))
     return StudyPage(
         kind="plan",
@@ -25,7 +28,7 @@ def plan_page(
             Section(
                 key="request", title="Ask for it", how="predicted",
                 note="With a fifth more time than the upper end of the interval.",
-                content=[Command(line=request, caption="A click selects the line. `train.py` stands for your script.")],
+                content=[Command(line=request, caption=caption)],
             ),
             Section(
                 key="time", title="Time to solution", how="predicted",

@@ -49,10 +49,12 @@ def mesh_text(found: Proposal) -> str:
     return "\n".join([*lines, *(f"        {line}" for line in found.toml.splitlines() if line)])
 
 
-def request(found: Plan) -> str:
+def request(found: Plan, script: str | None = None) -> str:
+    """`script` with its arguments, as a shell reads them; None: not known, empty: topout's own."""
     choice = found.recommended
     minutes = max(10, round(choice.high_hours * 60 * LONGER))
-    return f"topout submit --nodes {choice.nodes} --time {minutes // 60}:{minutes % 60:02d}:00 train.py"
+    asked = f"topout submit --nodes {choice.nodes} --time {minutes // 60}:{minutes % 60:02d}:00"
+    return f"{asked} {'train.py' if script is None else script}".rstrip()
 
 
 def _marks(found: Plan, choice: Choice) -> list[str]:

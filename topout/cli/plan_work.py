@@ -1,12 +1,15 @@
 """What `topout plan` trains towards: epochs, or a loss; and what the run folder knows of batches."""
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
+from typing import Any
 
 from topout.analyze.measure import measure_run
 from topout.schema.errors import TopoutError
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import RunFolder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
 from topout.study.losses import read_losses
 from topout.study.target_loss import samples_to
@@ -25,6 +28,8 @@ class Seen:
     """Of all ranks."""
     critical: CriticalBatch | None = None
     losses: Path | None = None
+    script: str | None = None
+    """With its arguments, as words of a shell; empty: topout's own, which needs no name."""
 
 
 def look_into_run(job: str) -> Seen:
@@ -48,7 +53,20 @@ def look_into_run(job: str) -> Seen:
         batch=batch,
         critical=from_probe(probe) if probe.is_file() else from_noise_scale(noise),
         losses=losses if losses.is_file() else None,
+        script=_script(open_run(folder)[1]),
     )
+
+
+def _script(run: Mapping[str, Any]) -> str | None:
+    spec, origins = run.get("spec"), run.get("origins")
+    if isinstance(origins, dict) and origins.get("script") == "embedded default":
+        return ""
+    if not isinstance(spec, dict) or not isinstance(spec.get("script"), str):
+        return None
+    words = [spec["script"], *map(str, spec.get("args") or ())]
+    # options of topout end where a script is named
+    first = ["-m"] if spec.get("is_module") else ["--"] if words[0].startswith("-") else []
+    return shlex.join([*first, *words])
 
 
 def of_epochs(samples: float | None, epochs: float, critical: CriticalBatch | None) -> tuple[Work, list[str]]:

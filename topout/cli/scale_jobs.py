@@ -55,7 +55,7 @@ def submissions(points: Sequence[Point], asked: Asked) -> list[tuple[Point, Subm
             why="There the scheduler starts the ranks, and a point's runs need several starts.",
             do="topout submit each number of ranks, then topout scale RUN1 RUN2",
         )
-    name, _ = choose_scheduler(site, os.environ)
+    name, _ = choose_scheduler(site, os.environ, verb="scale")
     per_node = asked.per_node or site.gpus_per_node
     if not per_node:
         raise TopoutError(

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from topout.cli.page_files import check_page, write_page
 from topout.cli.simulate_page import Simulation, simulate_page
 from topout.cli.simulate_text import more_text
+from topout.cli.what_ifs import apply_all
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
 from topout.study.curve import Point, curve, node_counts, warnings
@@ -17,7 +18,7 @@ from topout.study.description import read_job, read_system
 from topout.study.failures import age
 from topout.study.step_model import PARTS
 from topout.study.waterfall import waterfall as waterfall_of
-from topout.study.what_if import apply, on_device, slow_ranks
+from topout.study.what_if import on_device, slow_ranks
 from topout.submit.duration import parse_duration
 
 SIMULATE_VERSION = 1
@@ -46,7 +47,7 @@ def simulate(
     job
         A job of topout's, such as resnet50-v100, or a .toml or .json file.
     system
-        A system of topout's, such as summit, or a .toml file.
+        A system of topout's, such as summit, or a .toml or .json file.
     nodes
         16, or 1,2,4, or 1..4608 for powers of two up to there.
     what_if
@@ -72,9 +73,7 @@ def simulate(
     _check_drawing(steps, seed)
     undisturbed_s = parse_duration(failures, "--failures") if failures is not None else None
     plain_job, plain_system = read_job(job), read_system(system)
-    asked_job, asked_system = plain_job, plain_system
-    for assignment in what_if or []:
-        asked_job, asked_system = apply(assignment, asked_job, asked_system)
+    asked_job, asked_system, said = apply_all(what_if or [], plain_job, plain_system)
     if device is not None:
         asked_job = on_device(asked_job, device)
     counts = node_counts(nodes)
@@ -87,7 +86,8 @@ def simulate(
                                        seed=seed, slow=slowed) for point in points if waterfall}  # fmt: skip
     ages = [age(asked_job.value, point.step, point.nodes, undisturbed_s, seed=seed)
             for point in points if undisturbed_s is not None]  # fmt: skip
-    notes = warnings(asked_job, asked_system, counts, is_scaled=device is not None)
+    said = said or _without_effect(points, before)
+    notes = [*said, *warnings(asked_job, asked_system, counts, is_scaled=device is not None)]
     if json:
         rows = [{**asdict(point), "step_s": point.step.seconds} for point in points]
         document = {"version": SIMULATE_VERSION, "points": rows, "before": [asdict(p) for p in before]}
@@ -102,6 +102,12 @@ def simulate(
         drawn = Simulation.of(asked_job, asked_system, points, before, changes=changes, notes=notes)
         write_page(page, simulate_page(drawn))
     return ExitCode.FINE
+
+
+def _without_effect(points: list[Point], before: list[Point]) -> list[str]:
+    """The same random numbers were drawn for both, so that what has any effect shows."""
+    is_same = bool(before) and all(point in points for point in before)
+    return ["What was changed has no effect: the job or the system has nothing that it bears on."] if is_same else []
 
 
 def _check_drawing(steps: int, seed: int) -> None:

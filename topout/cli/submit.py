@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 
 from topout.cli import run_options
 from topout.cli.training import spec_from
+from topout.launch.bounds import check_min_nodes, check_numbers
 from topout.launch.target import with_target
 from topout.schema.errors import TopoutError
 from topout.schema.near import near
@@ -128,6 +129,7 @@ def submit(
     site = resolve_site(flags, site_files(find_config(None if spec.is_module else spec.script), os.environ))
     name, reason = choose_scheduler(site, os.environ)
     nodes = _at_least_one("--nodes", nodes)
+    check_min_nodes(spec, nodes)
     dropped = _OF_TASKS if site.container else frozenset()
     kept = _flat(words for words in _grouped(run_option) if words[0] not in dropped)
     submission = Submission(
@@ -194,14 +196,17 @@ def _asked_of_run(run_option: Sequence[str], script_and_args: Sequence[str]) -> 
     words = [*run_option, "--", *script_and_args]
     asked = run_options.read_quickly(words)
     if asked is None:
+        from topout.cli.app import DEFAULTS
         from topout.cli.run import run
 
-        app = App(name="topout run", print_error=False, exit_on_error=False)
+        app = App(name="topout run", print_error=False, exit_on_error=False, default_parameter=DEFAULTS)
         app.default(run)
         # raises with an explanation
         _, bound, _ = app.parse_args(words)
         asked = dict(bound.arguments)
-    return spec_from(asked)
+    spec = spec_from(asked)
+    check_numbers(spec)
+    return spec
 
 
 def _grouped(run_option: Sequence[str]) -> list[list[str]]:

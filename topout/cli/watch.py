@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from topout.cli.live import LiveRank, LiveRun, Watcher
+from topout.schema.errors import TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT, open_run
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _EVERY_S_IN_A_LOG = 60.0
+_MOST_NUMBERS = 5
+"""Of jobs, in an error."""
 _LINES_AROUND = 7
 """Of a pane, beside the ranks: title, header, rules, summary."""
 _STYLES = {"failed": "bold red", "silent": "yellow", "ended": "dim", "done": "green"}
@@ -79,8 +82,25 @@ def _job(run: Path) -> "JobFolder | None":
     from topout.submit.job_folder import find_job
 
     # where `topout submit` puts jobs from this folder
-    runs = resolve_spec({}, find_config(None)).runs
-    return None if (run / "run.json").exists() else find_job(run, Path(runs))
+    runs = Path(resolve_spec({}, find_config(None)).runs)
+    found = None if (run / "run.json").exists() else find_job(run, runs)
+    if found is None and len(run.parts) == 1 and not run.exists():
+        raise _nothing_to_watch(run, runs)
+    return found
+
+
+def _nothing_to_watch(run: Path, runs: Path) -> TopoutError:
+    from topout.submit.job_folder import JOBS, jobs
+
+    # the last of a job's numbers is the one under which it goes on
+    numbers = [job.job_id for job in jobs(runs) if job.job_id]
+    kept = f"those kept there: {', '.join(numbers[-_MOST_NUMBERS:])}" if numbers else "none is kept there"
+    return TopoutError(
+        f"There is neither a run folder {run} nor a job {run}.",
+        why=f"no such folder, and no job of that number in {runs / JOBS}, where topout submit keeps its jobs ({kept})",
+        do="watch from the folder in which the job was submitted, or name its run folder; topout watch alone takes the "
+        "newest run",
+    )
 
 
 def _awaited(job: "JobFolder", after: Path | None) -> Path | None:

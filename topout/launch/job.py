@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from topout.launch.bounds import check_numbers
 from topout.launch.detect import check_world, detect_allocation
 from topout.launch.job_result import JobResult
 from topout.launch.signals import LauncherSignals
@@ -30,6 +31,7 @@ def run_job(spec: RunSpec, terminal: Terminal, *, forks: bool = False) -> JobRes
 
     With `forks`, ranks are forked and `BecomeRank` passes through the caller in each of them (see `becoming`).
     """
+    check_numbers(spec)
     spec = with_target(spec)
     with LauncherSignals() as signals:
         crew = assemble(spec, signals, terminal.say)
@@ -73,6 +75,10 @@ def assemble(spec: RunSpec, signals: LauncherSignals, say: Callable[[str], None]
         )
     from topout.launch.company import alone
 
+    if spec.interface is not None:
+        from topout.launch.rendezvous import check_interface
+
+        check_interface(spec, is_on_one_host=True)
     return alone(allocation)
 
 

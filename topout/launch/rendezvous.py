@@ -16,12 +16,13 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
-from topout.host.nics import choose_interface, read_nics
+from topout.host.nics import choose_interface, own_addresses, read_nics
 from topout.launch.token_proof import hmac_sha256, new_nonce
 from topout.launch.variables import is_this_host
 from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
+from topout.schema.spec import RunSpec
 from topout.schema.world import Host
 
 TOKEN_VARIABLE = "TOPOUT_TOKEN"
@@ -204,6 +205,22 @@ def route_address(hosts: Sequence[str], interface: str | None) -> str:
     """The address of this host on the way to the job's others."""
     others = [host for host in hosts if not is_this_host(host)]
     return choose_interface(read_nics(), resolve(others[0]) if others else [], interface)[0]
+
+
+def own_interface(hosts: Sequence[str], interface: str | None) -> str | None:
+    """A batch or login host that only starts the others need not have the interface over which those talk."""
+    is_one_of_them = any(is_this_host(host) for host in hosts)
+    return interface if is_one_of_them or interface in own_addresses() else None
+
+
+def check_interface(spec: RunSpec, *, is_on_one_host: bool) -> None:
+    """Before anybody is waited for. One host needs none: there a misspelt flag is told, and a file is the cluster's."""
+    name = spec.interface
+    if name is None:
+        return
+    is_misspelt = spec.origins.get("interface") == "command line" and name not in own_addresses()
+    if is_misspelt or not is_on_one_host:
+        choose_interface(read_nics(), [], name)
 
 
 def at_data_address(host: Host, peer: str, interface: str | None) -> Host:

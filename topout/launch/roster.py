@@ -75,7 +75,6 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
 
 def ranks_on(spec: RunSpec, hosts: Sequence[Host], allocation: Allocation | None) -> list[int]:
     """How many ranks each host gets: as asked, as the scheduler was asked, else one a GPU or a NUMA domain."""
-    _check_numbers(spec)
     asked = None if spec.per_node is None else [ranks_per_host(host, spec.per_node) for host in hosts]
     if spec.num_ranks is not None:
         if asked is not None and sum(asked) != spec.num_ranks:
@@ -129,13 +128,6 @@ def _crews(members: Sequence[Member]) -> list[list[Member]]:
 def _numbers(members: Sequence[Member], crew: Sequence[Member]) -> list[int]:
     place = {member.number: number for number, member in enumerate(members)}
     return [place[member.number] for member in crew]
-
-
-def _check_numbers(spec: RunSpec) -> None:
-    values = (("-n", spec.num_ranks), ("--nodes", spec.nodes), ("--per-node", spec.per_node), ("--steps", spec.steps))
-    for name, value in values:
-        if isinstance(value, int) and value < 1:
-            raise TopoutError(f"{name} {value} is not possible.", why="it must be at least 1", do=f"try {name} 1")
 
 
 def _check_tasks(spec: RunSpec, members: Sequence[Member]) -> None:

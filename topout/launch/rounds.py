@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from topout.launch import oom_kills
+from topout.launch.bounds import check_min_nodes
 from topout.launch.company import Company
 from topout.launch.detect import check_world
 from topout.launch.first_failure import describe, first_failure, signal_name
@@ -98,6 +99,7 @@ class _Round:
         if self._restart == 0:
             # later, --min-nodes has allowed for fewer
             check_world(self._crew.allocation, roster.world.size)
+            check_min_nodes(self._spec, len(roster.world.hosts))
         world = self._crew.prepare(roster)
         record = RunRecord(
             None, self._spec, world, [os.path.basename(sys.argv[0]), *sys.argv[1:]], restart=self._restart

@@ -25,6 +25,7 @@ from topout.launch.rendezvous import (
     job_ports,
     listen,
     new_token,
+    own_interface,
     route_address,
 )  # fmt: skip
 from topout.launch.signals import LauncherSignals
@@ -50,7 +51,7 @@ def start_through_scheduler(
             why=f"it has {len(allocation.hosts)}: {', '.join(allocation.hosts[:8])}",
             do=f"leave out --nodes, or ask the scheduler for {num_hosts}",
         )
-    own = route_address(allocation.hosts, spec.interface)
+    own = route_address(allocation.hosts, own_interface(allocation.hosts, spec.interface))
     token = new_token()
     listener = listen(own, [*job_ports(allocation.job_id), 0])
     port = int(listener.getsockname()[1])

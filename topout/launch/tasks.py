@@ -13,7 +13,7 @@ from topout.launch.allocation import Allocation, Task
 from topout.launch.becoming import load_ahead
 from topout.launch.leading import LOOPBACK, find_lead, own_address
 from topout.launch.member import Member
-from topout.launch.rendezvous import at_data_address, connect, job_ports, job_token, listen
+from topout.launch.rendezvous import at_data_address, check_interface, connect, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
@@ -29,6 +29,7 @@ def follow_or_lead(
     """A company when this task leads; else the job's exit code, after this task has followed to the end."""
     token = job_token(allocation.job_id, os.environ)
     lead = find_lead(allocation, task)
+    check_interface(spec, is_on_one_host=lead.is_on_one_host)
     if not lead.is_own:
         from topout.launch.agent import join
 

@@ -54,6 +54,7 @@ def examine(
         record=False,
         # beside the runs, not among them: `topout analyze` takes the newest run
         runs=str(Path(runs) / FOLDER),
+        origins=dict.fromkeys(("nodes", "interface", "start_timeout_s"), "command line"),
     )
     result = run_job(spec, terminal)
     if result.status in ("followed", "interrupted"):

@@ -11,6 +11,7 @@ FOLDER = "doctor"
 
 
 BACKWARD = "convolution backward"
+SMALL_PRODUCT = "small product"
 BY_ONEDNN, WITHOUT_ONEDNN = "torch by oneDNN", "torch without oneDNN"
 """The libraries of its two kernels."""
 
@@ -88,13 +89,13 @@ class Kernel:
     """One operation, timed."""
 
     name: str
-    """`matrix product`, `convolution`, `convolution backward`, `recurrent layer`, `triad` or `copy`."""
+    """`matrix product`, `small product`, `convolution` and its backward, `recurrent layer`, `triad` or `copy`."""
     shape: str
     dtype: str
     device: str
     """`cpu`, or the GPU's name."""
     library: str
-    """`torch` or `numpy`; of a convolution's backward `torch by oneDNN` and `torch without oneDNN`."""
+    """`torch` or `numpy`; of small products and convolutions' backward `torch by oneDNN` and `torch without oneDNN`."""
     num_threads: int | None
     flops: float
     moved_bytes: float

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_leave_after, args=(code, seconds_left), daemon=True).start()
     if recorder is not None:
         try:
-            recorder.finish()
+            recorder.finish(code)
         except Exception as error:
             status.send("note", text=f"the recording's end was lost: {error}")
     if code == 0:

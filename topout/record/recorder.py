@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from topout.record.lookout import GroupProgress
     from topout.record.set_batch import SetBatch
+    from topout.record.torch_taps.backward_steps import BackwardSteps
 
 _FLUSH_INTERVAL_NS = 1_000_000_000
 _STEP = pack_code(Kind.STEP)
@@ -35,6 +36,16 @@ OFF_MAIN = pack_code(Kind.STEP, 0, Flag.OFF_MAIN_THREAD) - pack_code(Kind.STEP)
 
 class Recorder:
     """One rank's recording, from before the script's first line to after its last."""
+
+    backwards: BackwardSteps | None = None
+    """Tells steps by backward while nothing else has ended one; set by the backward tap."""
+    count_flops_at = 1
+    """The step in which a backward's operations are counted: the second one usually, in which lazily built layers
+    exist, and which is warm-up still."""
+    is_communicating = False
+    """Inside a collective, or a wait for one, that has a row of its own: what it is made of needs none."""
+    exit_code = 0
+    """Of the script, once it is over."""
 
     def __init__(self, settings: Settings, status: StatusLine) -> None:
         self.settings = settings
@@ -65,10 +76,10 @@ class Recorder:
         self.set_batch: SetBatch | None = None
         """The batch of `--batch`, and which loaders took it."""
         self.main_thread = threading.get_ident()
+        self.step_start_ns = 0
         self._status = status
         self._facts: dict[str, Any] = {}
         self._clock_pairs = [clock_pair()]
-        self._step_start_ns = 0
         self._next_flush_ns = 0
         self._steps_by_hand = False
         self._writer: EventWriter | None = None
@@ -113,7 +124,7 @@ class Recorder:
         """The first sign of training; the first step starts here."""
         if not self.has_begun:
             self.has_begun = True
-            self._step_start_ns = start_ns
+            self.step_start_ns = start_ns
 
     def end_step(self, end_ns: int, *, by_hand: bool = False) -> None:
         """One step is over. Once a script says so itself (`topout.step`), optimizers no longer count."""
@@ -121,16 +132,29 @@ class Recorder:
             self._steps_by_hand = True
         elif self._steps_by_hand:
             return
+        if self.backwards is not None:
+            self.backwards.give_way()
+        self.close_step(_STEP, end_ns)
+
+    def close_step(self, code: int, end_ns: int, *, is_past: bool = False) -> None:
+        """Writes one step's row. Nobody who looks once a step hears of one that is long past."""
         number = self.num_steps
-        self.emit((_STEP, self._step_start_ns, end_ns - self._step_start_ns, NOT_GIVEN, number))
-        self._step_start_ns = end_ns
+        self.emit((code, self.step_start_ns, end_ns - self.step_start_ns, NOT_GIVEN, number))
+        self.step_start_ns = end_ns
         self.num_steps = number + 1
         self.page.step(number + 1, end_ns)
+        if is_past:
+            return
         if self.at_step_end:
             for callback in self.at_step_end:
                 self.guard(callback, number)
         if end_ns >= self._next_flush_ns:
             self._pulse(end_ns)
+
+    def number_anew(self, start_ns: int) -> None:
+        """The steps so far were none; the first one began at `start_ns`."""
+        self.num_steps = 0
+        self.step_start_ns = start_ns
 
     def maybe_flush(self) -> None:
         """For loops that never end a step: memory stays bounded."""
@@ -162,8 +186,9 @@ class Recorder:
 
     # ends
 
-    def finish(self) -> None:
+    def finish(self, exit_code: int = 0) -> None:
         """The script is over: the last rows, facts and counts leave for the file."""
+        self.exit_code = exit_code
         if self._lookout is not None:
             self._lookout.stop()
         if self._writer is not None:

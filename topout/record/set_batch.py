@@ -25,6 +25,7 @@ class SetBatch:
         self._recorder = recorder
         self._taken: list[str] = []
         self._kept: list[str] = []
+        self._is_checked = False
 
     def took(self, where: str) -> None:
         if where not in self._taken:
@@ -40,13 +41,14 @@ class SetBatch:
         """After the first step, on all ranks alike; other steps cost a comparison."""
         if number != 0:
             return
+        self._is_checked = True
         fed = getattr(self._recorder.feeding, "_topout_facts", {}).get("batch_size")
         if fed == self.size or (fed is None and self._taken):
             return
         self._refuse(fed)
 
     def look_back(self) -> None:
-        if self._recorder.num_steps == 0:
+        if not self._is_checked:
             self._recorder.note(f"--batch {self.size}: there was no optimizer step, so whether it was set is not known")
 
     def _refuse(self, fed: Any) -> None:

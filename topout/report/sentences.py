@@ -3,9 +3,10 @@
 A new name in `schema.measures.VERDICTS` needs its sentence here; until then it is shown by its name and share.
 """
 
+from topout.analyze.mixed_forward import is_forward_mixed
 from topout.report import figures
 from topout.schema.analysis import Analysis
-from topout.schema.measures import Verdict
+from topout.schema.measures import Measures, Verdict
 
 _SENTENCES = {
     "compute": "Computation sets the pace: {share} of the time goes into the model itself.",
@@ -26,6 +27,7 @@ _SERIAL = {
     "evaluation": "Evaluation holds this job back: {share} of the time goes by while no rank trains.",
     "checkpoint": "Saving checkpoints holds this job back: {share} of the time goes by while no rank trains.",
 }
+_MIXED = "Computation seems to set the pace: up to {share} of the time goes into the model and what runs before it."
 _TITLES = {
     "compute": "computation",
     "memory-bandwidth": "memory bandwidth",
@@ -43,9 +45,11 @@ _TITLES = {
 }
 
 
-def verdict_sentence(verdict: Verdict) -> str:
+def verdict_sentence(verdict: Verdict, measures: Measures | None = None) -> str:
     """What holds the job back, for a person who never heard of the verdict's name."""
     share = figures.share(verdict.share)
+    if verdict.name == "compute" and measures is not None and is_forward_mixed(measures.shares):
+        return _MIXED.format(share=share)
     if verdict.name == "load-imbalance" and len(verdict.ranks) == 1:
         return f"Rank {verdict.ranks[0]} holds this job back: the others wait for it {share} of the time."
     if verdict.name == "serial-phase" and verdict.phase in _SERIAL:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from topout.analyze.mixed_forward import is_forward_mixed
 from topout.report.figures import ranks as ranks_text
 from topout.report.noise_sentence import CAUTION, noise_sentence
 from topout.schema.analysis import Analysis
@@ -136,7 +137,8 @@ def _add_verdict(page: _Page, verdict: Verdict | None, measures: Measures) -> No
         return
     is_fine = verdict.name == "compute"
     title = page.paint(verdict.name.upper(), _BOLD, _GREEN if is_fine else _RED)
-    share = f"  {percent(verdict.share)} of the time"
+    at_most = "up to " if is_fine and is_forward_mixed(measures.shares) else ""
+    share = f"  {at_most}{percent(verdict.share)} of the time"
     page.lines.append(title + share)
     if verdict.runner_up is not None and verdict.runner_up_share is not None:
         runner_up = f"runner-up: {verdict.runner_up}, {percent(verdict.runner_up_share)}"

@@ -15,7 +15,9 @@ class Kind(IntEnum):
     """The kinds of rows, and what `value` and `ref` hold in each."""
 
     STEP = 1
-    """From the end of one optimizer step to the end of the next; ref = step number from 0."""
+    """From the end of one optimizer step to the end of the next; with the name `backward`, of one backward to the next.
+
+    ref = step number from 0."""
     INPUT = 2
     """Waiting for the next batch; value = samples in the batch, ref = number of the loader's iterator."""
     COPY = 3

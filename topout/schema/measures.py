@@ -284,6 +284,8 @@ class Environment:
     processor: str | None = None
     """The instruction set of CPUs that compute gradients, such as aarch64."""
     backward_uses_onednn: bool | None = None
+    num_small_products: int | None = None
+    """Of a step on CPUs: float32 products of the layout and size that torch hands to oneDNN on ARM, though small."""
     supports_bf16: bool | None = None
     supports_tf32: bool | None = None
     uses_data_parallel: bool | None = None

@@ -26,6 +26,18 @@ def largest_share(measures: Measures, *phases: str, times: float = 1.0) -> float
     return times * max(sum(rank.shares.get(phase, 0.0) for phase in phases) for rank in measures.ranks)
 
 
+def are_workers_idle(measures: Measures) -> bool:
+    """Less than half of a loader's workers at work while ranks wait for them, and for no store outside.
+
+    As if all their work had fallen into that time.
+    """
+    given = measures.input
+    states = (given.running_share, given.opening_share, given.reading_share)
+    busy_share = sum(share for share in states if share is not None)
+    is_known = None not in states and given.limit == "decode" and bool(given.num_workers)
+    return is_known and busy_share < 0.5 * (given.wait_share or 0.0)
+
+
 def has_gpu(measures: Measures) -> bool:
     return measures.memory.device_total_bytes is not None
 

@@ -63,7 +63,7 @@ class Submission:
             raise TopoutError(
                 "How long may the job run?",
                 why="neither --time nor time in site.toml says it, and schedulers' own limits differ widely",
-                do="topout submit --time 2h …",
+                do=f"topout {'submit' if self.verb == 'run' else f'{self.verb} --submit'} --time 2h …",
             )
         return parse_duration(self.site.time)
 

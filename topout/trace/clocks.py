@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from topout.record.row_names import LAUNCHED
 from topout.schema.event import Kind
 from topout.trace.table import Counter, Int64s, KeyNumbers, RankTable, collective_keys
 
@@ -80,6 +81,7 @@ def _shifted(table: RankTable, by_ns: int) -> RankTable:
 def _collective_ends(table: RankTable, numbers: KeyNumbers) -> tuple[Int64s, Int64s]:
     """Keys and ends: of what the script called itself, and of backward by the last bucket inside it."""
     called = table.rows(Kind.COLLECTIVE, Kind.PEERS)
+    called = called[~table.is_named(called, LAUNCHED)]
     backward, arrival = last_arrivals(table)
     keys = [collective_keys(table, called, numbers), collective_keys(table, arrival, numbers, is_arrival=True)]
     return np.concatenate(keys), table.end_ns[np.concatenate([called, backward])]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topout.record.row_names import AWAITED, LAUNCHED
 from topout.schema.event import Flag, Kind
 
 Int64s = NDArray[np.int64]
@@ -64,6 +65,11 @@ class RankTable:
         chosen: Bools = is_wanted[self.kind]
         return chosen
 
+    def is_named(self, rows: NDArray[np.intp], part: str) -> Bools:
+        """For each of these rows, whether its name has this part."""
+        ids = [number for number, name in enumerate(self.names) if part in name]
+        return np.isin(self.name_id[rows], ids)
+
     def name(self, row: int) -> str:
         number = int(self.name_id[row])
         return self.names[number] if number < len(self.names) else ""
@@ -80,9 +86,11 @@ def collective_keys(
     """One integer for each collective, equal on all ranks that took part in it; -1 where there is no sequence number.
 
     What the script called and what the flight recorder saw are counted by different hands: they have keys of their own.
+    A launch and the wait for it have the same.
     """
     prefix = "arrival:" if is_arrival else "called:"
-    ids = np.array([numbers.setdefault(prefix + name, len(numbers)) for name in table.names or ("",)], dtype=np.int64)
+    called = [name.replace(LAUNCHED, "").replace(AWAITED, "") for name in table.names or ("",)]
+    ids = np.array([numbers.setdefault(prefix + name, len(numbers)) for name in called], dtype=np.int64)
     sequence = table.ref[rows]
     keys = (ids[np.minimum(table.name_id[rows], len(ids) - 1)] << _SEQUENCE_BITS) | np.maximum(sequence, 0)
     return np.where(sequence >= 0, keys, -1)

@@ -13,11 +13,15 @@ import torch
 from topout.schema.errors import TopoutError
 from topout.train.buckets.whole_division import is_exact
 from topout.train.fused import has_sparse_gradients
+from topout.train.fused_group import FusedGroup, Tensors, are_plain, are_same
 
 KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Settings = Sequence[Mapping[str, Any]]
 """Of each group of parameters: learning rate and the like."""
+
+_Ready = tuple[FusedGroup, Mapping[str, Any], Tensors, Sequence[Tensors]]
+"""A group, its settings, its gradients, and what each name of its state stands for."""
 
 _PLAIN = {("cpu", torch.float32), ("cpu", torch.float64)}
 
@@ -59,6 +63,21 @@ class PartialStep:
         Gradients, which lie in `flat`, are divided before; by the optimizer itself where it has the pass for it.
         """
         part = self._part(parameters)
+        ready = part.ready_for_kernels(self._optimizer, gradients, settings)
+        if ready is None:
+            self._apply_by_torch(part, gradients, settings, flat, divisor)
+        else:
+            scale = torch.tensor(float(divisor)) if divisor != 1 else None
+            with torch.no_grad():
+                for group, values, given, kept in ready:
+                    group.update(values, given, kept, divisor=scale)
+        # fused kernels do not: whoever computed with a parameter too early shall hear of it
+        torch.autograd.graph.increment_version(part.held)
+
+    def _apply_by_torch(
+        self, part: "_Part", gradients: Sequence[Any], settings: Settings, flat: Any, divisor: int
+    ) -> None:
+        """By the optimizer's `step`, which makes the state, too."""
         for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
             stand_in.grad = gradient
         # as gradients of a scaled loss are, in the pass over memory that is made anyway
@@ -73,8 +92,6 @@ class PartialStep:
         self._partial.state = part.state
         with torch.no_grad():
             self._step(self._partial)
-        # fused kernels do not: whoever computed with a parameter too early shall hear of it
-        torch.autograd.graph.increment_version(part.held)
         for stand_in in part.stand_ins:
             # else it would keep the memory of groups that are no more
             stand_in.grad = None
@@ -98,7 +115,7 @@ class _Part:
 
     def __init__(self, optimizer: Any, parameters: Sequence[Any]) -> None:
         self._parameters = list(parameters)
-        self._places = [parameter.data_ptr() for parameter in parameters]
+        self._data_ptrs = [parameter.data_ptr() for parameter in parameters]
         self.stand_ins = [parameter.detach() for parameter in parameters]
         stand_in_of = {id(parameter): stand_in for parameter, stand_in in zip(parameters, self.stand_ins, strict=True)}
         self.groups = [
@@ -110,12 +127,46 @@ class _Part:
         # on GPUs SGD would round otherwise, and so would numbers of half the size
         self.is_plain = len(self.held) == len(self.stand_ins) and kinds <= _PLAIN
         self._sizes = _sizes(optimizer)
+        place_of = {id(parameter): place for place, parameter in enumerate(parameters)}
+        self._places = [
+            [place_of[id(parameter)] for parameter in group["params"] if id(parameter) in place_of]
+            for group in optimizer.param_groups
+        ]
+        self._states: list[Any] = []
+        self._fused: list[FusedGroup | None] = []
         self.state = _StateOfParameters(optimizer, dict(zip(self.stand_ins, parameters, strict=True)))
 
     def is_stale(self, optimizer: Any) -> bool:
         """Whether parameters have moved (`parameter.data = …`), or the optimizer was given more of them."""
-        places = [parameter.data_ptr() for parameter in self._parameters]
-        return places != self._places or _sizes(optimizer) != self._sizes
+        data_ptrs = [parameter.data_ptr() for parameter in self._parameters]
+        return data_ptrs != self._data_ptrs or _sizes(optimizer) != self._sizes
+
+    def ready_for_kernels(self, optimizer: Any, gradients: Sequence[Any], settings: Settings) -> "list[_Ready] | None":
+        """What torch's fused kernels are given, where they can be called without torch's walk over the parameters."""
+        if not self.is_plain or not all(map(are_plain, settings)):
+            return None
+        states = list(map(optimizer.state.get, self._parameters))
+        if not self._fused or not are_same(states, self._states):
+            # the first step has made them, or a checkpoint was loaded
+            self._states = states
+            members = [[self._parameters[place] for place in places] for places in self._places]
+            self._fused = [
+                FusedGroup(optimizer, held, values) if held else None
+                for held, values in zip(members, settings, strict=True)
+            ]
+        found: list[_Ready] = []
+        for group, places, values in zip(self._fused, self._places, settings, strict=True):
+            if group is None:
+                continue
+            try:
+                given, kept = [gradients[place] for place in places], group.kept(values)
+            except KeyError:
+                # settings that need more state than there is
+                return None
+            if not group.is_plain or not group.fits(given, kept):
+                return None
+            found.append((group, values, given, kept))
+        return found
 
 
 class _StateOfParameters(dict[Any, Any]):

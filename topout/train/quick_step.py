@@ -8,23 +8,19 @@ fits the kernels (`fused_fit`).
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from topout.schema.errors import TopoutError
-from topout.train.fused_fit import fitted, is_dense, lie_alike
+from topout.train.fused_fit import fitted
+from topout.train.fused_group import FusedGroup, Tensors, are_plain, are_same
 
-Tensors = Sequence[Any]
+_Given = tuple[Tensors, Sequence[Tensors]]
+"""Gradients of a group, and what each name of its state stands for."""
 
-_gradient_of, _dtype_of = attrgetter("grad"), attrgetter("dtype")
-_is_none = partial(is_, None)
-_NUMBERS = ("lr", "weight_decay", "maximize", "momentum", "dampening", "nesterov", "eps")
-"""Settings that the kernels are handed; torch allows tensors for some."""
-_REFUSED = ("amsgrad", "capturable", "differentiable", "foreach")
-"""Settings that ask for something else."""
+_gradient_of = attrgetter("grad")
 _LONGEST_WAIT = 1000
 """Steps until the next walk, where walks were in vain: parameters without a gradient, or of several kinds."""
 
@@ -69,6 +65,9 @@ class QuickStep:
         is_bare = len(args) == 1 and args[0] is optimizer and not kwargs
         is_scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
         kept = self._kept_of(optimizer) if self._is_last(optimizer) and not torch.compiler.is_compiling() else None
+        if kept is not None and is_bare and kept.has_no_gradients():
+            # all were updated in parts (`partial_step`)
+            return (self._empty,), {}
         gathered = None if kept is None else kept.gathered(optimizer.param_groups)
         if gathered is None:
             if not torch.compiler.is_compiling():
@@ -104,7 +103,7 @@ class QuickStep:
 class _Kept:
     """What the walk found: parameters of each group and where their state is."""
 
-    def __init__(self, optimizer: Any, groups: "list[_Group]") -> None:
+    def __init__(self, optimizer: Any, groups: list[FusedGroup]) -> None:
         self._groups = groups
         self._state = optimizer.state
         self._states = list(optimizer.state.values())
@@ -113,107 +112,40 @@ class _Kept:
     @classmethod
     def of(cls, optimizer: Any) -> "_Kept | None":
         """None until torch has made all state, and for tensors that its kernels take one kind at a time."""
-        groups = [_Group(optimizer, group) for group in optimizer.param_groups]
+        groups = [FusedGroup(optimizer, group["params"], group) for group in optimizer.param_groups]
         return cls(optimizer, groups) if all(group.is_plain for group in groups) else None
 
     def is_of(self, optimizer: Any) -> bool:
         """Whether the optimizer still has these parameters and this state, which loading a checkpoint replaces."""
         return (
             optimizer.state is self._state
-            and _are_same(self._state.values(), self._states)
+            and are_same(self._state.values(), self._states)
             and len(optimizer.param_groups) == len(self._groups)
-            and all(map(_Group.is_of, self._groups, optimizer.param_groups))
+            and all(
+                known.is_of(group["params"]) for known, group in zip(self._groups, optimizer.param_groups, strict=True)
+            )
         )
 
-    def gathered(self, settings: Sequence[Mapping[str, Any]]) -> list[list[list[Any]]] | None:
+    def has_no_gradients(self) -> bool:
+        return all(parameter.grad is None for group in self._groups for parameter in group.parameters)
+
+    def gathered(self, settings: Sequence[Mapping[str, Any]]) -> "list[_Given] | None":
         """What the kernels of each group are to be given beside its parameters; None where they would not do."""
-        if not all(map(_are_plain, settings)):
+        if not all(map(are_plain, settings)):
             return None
+        found: list[_Given] = []
         try:
-            found = [group.gathered(values) for group, values in zip(self._groups, settings, strict=True)]
-            return found if all(map(_Group.fits, self._groups, found)) else None
+            for group, values in zip(self._groups, settings, strict=True):
+                gradients, kept = list(map(_gradient_of, group.parameters)), group.kept(values)
+                if not group.fits(gradients, kept):
+                    return None
+                found.append((gradients, kept))
         except (KeyError, RuntimeError, TopoutError):
             # state that somebody has taken away; a sparse gradient, which has no strides; one that travels
             return None
+        return found
 
-    def update(self, settings: Sequence[Mapping[str, Any]], gathered: Sequence[Sequence[Tensors]]) -> None:
+    def update(self, settings: Sequence[Mapping[str, Any]], given: "Sequence[_Given]") -> None:
         with torch.no_grad():
-            for group, values, tensors in zip(self._groups, settings, gathered, strict=True):
+            for group, values, tensors in zip(self._groups, settings, given, strict=True):
                 group.update(values, *tensors)
-
-
-class _Group:
-    """The parameters of one group."""
-
-    def __init__(self, optimizer: Any, group: Mapping[str, Any]) -> None:
-        self._parameters = list(group["params"])
-        self._states = [optimizer.state.get(parameter) or {} for parameter in self._parameters]
-        self._is_sgd = type(optimizer) is torch.optim.SGD
-        self._is_adamw = type(optimizer) is torch.optim.AdamW
-        kinds = {(type(one), one.device, one.dtype) for one in self._parameters}
-        self._dtype = self._parameters[0].dtype if kinds else None
-        self.device_type = self._parameters[0].device.type if kinds else None
-        self._dense_strides: list[tuple[int, ...]] = []
-        self.is_plain = len(kinds) == 1 and type(self._parameters[0]) is torch.nn.Parameter and self._has_all(group)
-
-    def _has_all(self, group: Mapping[str, Any]) -> bool:
-        tensors = [state.get(name) for state in self._states for name in self._names(group) if name != "step"]
-        return all(isinstance(tensor, torch.Tensor) and tensor.dtype is self._dtype for tensor in tensors)
-
-    def is_of(self, group: Mapping[str, Any]) -> bool:
-        parameters = group["params"]
-        return _are_same(parameters, self._parameters) and set(map(_dtype_of, parameters)) == {self._dtype}
-
-    def gathered(self, group: Mapping[str, Any]) -> list[list[Any]]:
-        """Gradients, then what each name of the state stands for."""
-        kept = [list(map(itemgetter(name), self._states)) for name in self._names(group)]
-        return [list(map(_gradient_of, self._parameters)), *kept]
-
-    def fits(self, gathered: Sequence[Tensors]) -> bool:
-        """Whether all are there, and lie in memory as the parameters do."""
-        if any(any(map(_is_none, tensors)) for tensors in gathered):
-            return False
-        # but for the count of steps, a number each
-        like_them = [self._parameters, *gathered[:3]]
-        if all(all(map(torch.Tensor.is_contiguous, tensors)) for tensors in like_them):
-            return True
-        strides = list(map(torch.Tensor.stride, self._parameters))
-        if strides != self._dense_strides:
-            # they were laid out anew
-            self._dense_strides = strides if all(map(is_dense, self._parameters)) else []
-        return bool(self._dense_strides) and all(map(self._lie_like_parameters, gathered[:3]))
-
-    def _lie_like_parameters(self, tensors: Tensors) -> bool:
-        are_same = list(map(torch.Tensor.stride, tensors)) == self._dense_strides
-        return are_same or all(map(lie_alike, tensors, self._parameters))
-
-    def update(self, group: Mapping[str, Any], gradients: Tensors, *kept: Tensors) -> None:
-        """As torch's `_fused_sgd` and `_fused_adam` do."""
-        shared = {name: group[name] for name in ("lr", "weight_decay", "maximize")}
-        if self._is_sgd:
-            shared |= {name: group[name] for name in ("momentum", "dampening", "nesterov")}
-            torch._fused_sgd_(self._parameters, gradients, kept[0] if kept else [], is_first_step=False, **shared)
-            return
-        averages, squares, steps = kept
-        torch._foreach_add_(steps, 1)
-        decouples = group.get("decoupled_weight_decay", self._is_adamw)
-        kernel: Callable[..., None] = torch._fused_adamw_ if decouples else torch._fused_adam_
-        beta1, beta2 = group["betas"]
-        shared |= {"beta1": beta1, "beta2": beta2, "eps": group["eps"], "amsgrad": False}
-        kernel(self._parameters, gradients, averages, squares, [], steps, **shared)
-
-    def _names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        if self._is_sgd:
-            return ("momentum_buffer",) if group["momentum"] else ()
-        return ("exp_avg", "exp_avg_sq", "step")
-
-
-def _are_plain(group: Mapping[str, Any]) -> bool:
-    """Whether its settings are numbers, and ask for the fused kernel."""
-    numbers = [*(group[name] for name in _NUMBERS if name in group), *group.get("betas", ())]
-    asks = group.get("fused") and not any(group.get(name) for name in _REFUSED)
-    return bool(asks) and all(isinstance(number, float | int) for number in numbers)
-
-
-def _are_same(some: Any, others: Any) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))

@@ -8,7 +8,7 @@ import numpy as np
 from topout.analyze.series import Series, load_series
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import RunFolder, open_run
 from topout.verify.compare import Comparison, StepPhases, Steps, compare_steps
 
 
@@ -24,7 +24,7 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
         b_phase_ns,
         phases=PHASES,
         names=(str(a.path), str(b.path)),
-        notes=_notes(series_a, series_b),
+        notes=(*_going(a, b), *_notes(series_a, series_b)),
     )
 
 
@@ -33,7 +33,7 @@ def _series(folder: RunFolder) -> Series:
     if series is None:
         raise TopoutError(
             f"{folder.path} holds no steps to compare.",
-            why="no rank completed an optimizer step while it was recorded",
+            why="no rank completed a step while it was recorded",
             do=f"topout analyze {folder.path}   says what was measured",
         )
     return series
@@ -52,6 +52,15 @@ def _steady(series: Series) -> tuple[Steps, StepPhases]:
     return step_ns, phase_ns
 
 
+def _going(a: RunFolder, b: RunFolder) -> list[str]:
+    statuses = {name: open_run(folder.path)[1].get("status") for name, folder in (("A", a), ("B", b))}
+    going = [name for name, status in statuses.items() if status == "running"]
+    if not going:
+        return []
+    are = "is" if len(going) == 1 else "are"
+    return [f"{' and '.join(going)} {are} still running; the figures are of what is recorded so far."]
+
+
 def _notes(a: Series, b: Series) -> tuple[str, ...]:
     notes = []
     if len(a.ranks) != len(b.ranks):
@@ -60,4 +69,10 @@ def _notes(a: Series, b: Series) -> tuple[str, ...]:
         )
     if set(a.hosts) != set(b.hosts):
         notes.append("A and B ran on different hosts; the difference may be the machine's.")
+    if a.has_steps_by_backward != b.has_steps_by_backward:
+        told = "A" if a.has_steps_by_backward else "B"
+        notes.append(
+            f"The steps of {told} are told by backward(), those of the other run by optimizers; a step may not be the "
+            "same amount of work."
+        )
     return tuple(notes)

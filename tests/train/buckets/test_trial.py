@@ -27,6 +27,11 @@ def test_less_than_a_hundredth_is_noise() -> None:
     assert trial.choose(times([1.0, 0.995], [1.0, 0.995]), 2).candidate == 0
 
 
+def test_of_two_that_take_about_as_long_the_first_is_chosen() -> None:
+    assert trial.choose(times([1.0, 0.8, 0.796], [1.0, 0.8, 0.796]), 3).candidate == 1
+    assert trial.choose(times([1.0, 0.8, 0.79], [1.0, 0.8, 0.79]), 3).candidate == 2
+
+
 def test_three_candidates_settle_within_fifty_steps() -> None:
     from topout.train.buckets.autotune import FIRST_TRIED
 

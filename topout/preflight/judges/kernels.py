@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from topout.preflight.amounts import flops, percent, rate
 from topout.preflight.check import Check, Reading, Verdict, over_hosts, unmeasured
 from topout.preflight.cpu_peak import cpu_peak
-from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN, Facts, Kernel
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, SMALL_PRODUCT, WITHOUT_ONEDNN, Facts, Kernel
 from topout.schema.hardware import find_row
 
 GROUP = "Kernels and memory"
@@ -21,6 +21,12 @@ _FAR_TOO_SLOW = 0.1
 _ENOUGH_OF_BANDWIDTH = 0.5
 _ENOUGH_OF_ROOF = 0.1
 _WORTH_TURNING_OFF = 1.2
+_WITHOUT_ONEDNN = {
+    BACKWARD: "Compute(onednn_backward='auto') of topout, or loss.backward() under "
+    "torch.backends.mkldnn.flags(enabled=False); forward stays as it is",
+    SMALL_PRODUCT: "export TORCH_MKLDNN_MATMUL_MIN_SIZE=4000000, where layers are small",
+}
+"""How torch's own kernels are had for each."""
 _NEED_NOT_REACH_IT = {
     "matrix product": "large ones reach the roof, small ones are bound by their launch",
     "recurrent layer": "below the roof: each step waits for the one before",
@@ -63,12 +69,13 @@ def judge_kernels(hosts: Sequence[Facts], *, sweeps: bool) -> list[Check]:
     checks += [_bandwidth(hosts, name) for name in ("triad", "copy")]
     checks += [_ridge(hosts, dtype) for dtype in products]
     shapes = dict.fromkeys(
-        (k.name, k.shape, k.dtype) for k in kernels if k.flops > 0 and k.name not in ("triad", BACKWARD)
+        (k.name, k.shape, k.dtype) for k in kernels if k.flops > 0 and k.name not in ("triad", BACKWARD, SMALL_PRODUCT)
     )
     for name, shape, dtype in shapes:
         if sweeps or name in ("convolution", "recurrent layer"):
             checks.append(_under_the_roof(hosts, name, shape, dtype))
-    checks += [_backward(hosts), _instruction_sets(hosts)]
+    checks += [_beside_onednn(hosts, name, fix) for name, fix in _WITHOUT_ONEDNN.items()]
+    checks.append(_instruction_sets(hosts))
     return [check for check in checks if check is not None]
 
 
@@ -223,21 +230,18 @@ def _under_the_roof(hosts: Sequence[Facts], name: str, shape: str, dtype: str) -
     return over_hosts(hosts, GROUP, f"{name} {shape} {dtype}", expectation, read, unit="FLOP/s")
 
 
-def _backward(hosts: Sequence[Facts]) -> Check | None:
+def _beside_onednn(hosts: Sequence[Facts], name: str, how: str) -> Check | None:
     def read(facts: Facts) -> Reading | None:
-        rates = {kernel.library: kernel.flops_per_s for kernel in facts.kernels if kernel.name == BACKWARD}
+        rates = {kernel.library: kernel.flops_per_s for kernel in facts.kernels if kernel.name == name}
         if len(rates) < 2:
             return None
         gain = rates[WITHOUT_ONEDNN] / rates[BY_ONEDNN]
         text = f"{flops(rates[BY_ONEDNN])} by oneDNN, {flops(rates[WITHOUT_ONEDNN])} without"
         verdict = Verdict.FINE if gain < _WORTH_TURNING_OFF else Verdict.WARNING
-        fix = (
-            f"{gain:.1f} times as fast without oneDNN: Compute(onednn_backward='auto') of topout, or loss.backward() "
-            "under torch.backends.mkldnn.flags(enabled=False); forward stays as it is"
-        )
+        fix = f"{gain:.1f} times as fast without oneDNN: {how}"
         return Reading(text=text, verdict=verdict, number=rates[BY_ONEDNN], fix=fix)
 
-    return over_hosts(hosts, GROUP, f"{BACKWARD} float32", "oneDNN, which torch uses, is the faster one", read)
+    return over_hosts(hosts, GROUP, f"{name} float32", "oneDNN, which torch uses, is the faster one", read)
 
 
 def _instruction_sets(hosts: Sequence[Facts]) -> Check | None:

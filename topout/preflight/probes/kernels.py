@@ -12,13 +12,15 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from topout.preflight.facts import BACKWARD, BY_ONEDNN, WITHOUT_ONEDNN, Kernel
+from topout.preflight.facts import BACKWARD, BY_ONEDNN, SMALL_PRODUCT, WITHOUT_ONEDNN, Kernel
 
 _BUDGET_S = 0.3
 _FEWEST_REPEATS = 3
 _MOST_REPEATS = 50
 _TOO_LONG_S = 1.5
 CPU_PRODUCT = 1536
+_SMALL_PRODUCT = (32, 64, 64)
+"""A layer of a small net: rows of its input, and features in and out."""
 _EMULATED_PRODUCT = 192
 _GPU_PRODUCT = 8192
 _MEMORY_SHARE = 1 / 16
@@ -45,6 +47,7 @@ def time_kernels(*, sweeps: bool, available_bytes: int | None) -> tuple[Kernel, 
     for channels, edge, kernel in SWEPT_CONVOLUTIONS if sweeps else SWEPT_CONVOLUTIONS[:1]:
         found.append(bench.convolution(channels, edge, kernel))
     found += bench.convolution_backward(*SWEPT_CONVOLUTIONS[1])
+    found += bench.small_product(*_SMALL_PRODUCT)
     for hidden in SWEPT_HIDDEN if sweeps else SWEPT_HIDDEN[1:2]:
         found.append(bench.recurrent(hidden))
     return tuple(found)
@@ -141,16 +144,33 @@ class Bench:
         work = replace(
             forward, name=BACKWARD, flops=2 * forward.flops, moved_bytes=forward.moved_bytes + 4.0 * weight.numel()
         )
+        run = partial(torch.autograd.grad, out, (given, weight), gradient, retain_graph=True)
+        return self._with_and_without_onednn(work, dtype, run)
+
+    def small_product(self, rows: int, inner: int, columns: int) -> tuple[Kernel, ...]:
+        """As of a small `nn.Linear`, with oneDNN and without; on ARM, where torch hands such products to it."""
+        torch = self._torch
+        is_arm = os.uname().machine in ("aarch64", "arm64")
+        if self._is_gpu or not is_arm or not torch.backends.mkldnn.is_available():
+            return ()
+        given, weight = torch.randn(rows, inner), torch.randn(columns, inner)
+        size = rows * inner * columns
+        moved = 4.0 * (given.numel() + weight.numel() + rows * columns)
+        shape = f"{rows}x{inner}x{columns}"
+        work = Work(name=SMALL_PRODUCT, shape=shape, flops=2.0 * size, moved_bytes=moved)
+        return self._with_and_without_onednn(work, "float32", lambda: torch.nn.functional.linear(given, weight))
+
+    def _with_and_without_onednn(self, work: Work, dtype: str, run: Callable[[], object]) -> tuple[Kernel, ...]:
+        set_enabled = self._torch._C._set_mkldnn_enabled
         found = []
         for library in (BY_ONEDNN, WITHOUT_ONEDNN):
-            torch._C._set_mkldnn_enabled(library == BY_ONEDNN)
+            set_enabled(library == BY_ONEDNN)
             try:
-                run = partial(torch.autograd.grad, out, (given, weight), gradient, retain_graph=True)
                 # the first call may take seconds (a compiler at work), and would be taken for the kernel's time
                 run()
                 times_s = self._time(run)
             finally:
-                torch._C._set_mkldnn_enabled(True)
+                set_enabled(True)
             found.append(replace(self._kernel(work, dtype, times_s), library=library))
         return tuple(found)
 

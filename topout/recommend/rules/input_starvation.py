@@ -19,7 +19,8 @@ cores left, pack the data; the script stays as it is:
     topout pack images/ train.pack
     topout run --packs train.pack train.py
 
-If they are busy decoding, take `topout.Loader`, which decodes the crop alone, without workers.
+If they are busy decoding, take `topout.Loader`, which decodes the crop alone, without workers. If they
+are idle instead, more of them change nothing: that is IN04.
 
 Not a problem when the wait only shows in the first steps after a start or an epoch;
 `persistent_workers=True` removes that.
@@ -29,12 +30,12 @@ Reference: https://pytorch.org/docs/stable/data.html
 
 from topout.schema.finding import Rule
 from topout.schema.measures import Input, Measures
-from topout.schema.shares import largest_share
+from topout.schema.shares import are_workers_idle, largest_share
 
 RULE = Rule(
     code="IN01",
     title="The input pipeline starves the devices",
-    when=lambda m: (largest_share(m, "input") or 0.0) > 0.10,
+    when=lambda m: (largest_share(m, "input") or 0.0) > 0.10 and not are_workers_idle(m),
     because="The rank that waits most for its next batch does so {gain:.0%} of the time.",
     advise="Give the loader more workers (num_workers, persistent_workers=True; tf.data: num_parallel_calls, "
     "prefetch), or pack the data (topout pack) and read it with topout.Loader.",

@@ -5,14 +5,14 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from topout.record.clock import now_ns, processors_ns
 from topout.record.onednn import onednn
 from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import flops
+from topout.record.torch_taps.backward_steps import BackwardSteps
 from topout.schema.event import NOT_GIVEN, Kind
-
-_COUNT_FLOPS_AT_STEP = 1
-"""The second step: lazily built layers exist by then, and it is warm-up still."""
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
@@ -20,25 +20,32 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     ran = recorder.code(Kind.BACKWARD)
     main_thread = recorder.main_thread
     graph = flops.GraphFlops(recorder)
+    recorder.backwards = BackwardSteps(recorder)
+    graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         start_ns = now_ns()
         if recorder.mark is not None:
             recorder.mark("forward")
-        if recorder.num_steps <= _COUNT_FLOPS_AT_STEP:
+        if recorder.num_steps <= recorder.count_flops_at:
             recorder.begin_training(start_ns)
-            if recorder.num_steps == _COUNT_FLOPS_AT_STEP:
+            if recorder.num_steps == recorder.count_flops_at:
                 recorder.guard(graph.add, tensors)
                 start_ns = now_ns()
         used_ns = processors_ns()
         try:
-            return original(tensors, *args, **kwargs)
+            result = original(tensors, *args, **kwargs)
         finally:
+            end_ns = now_ns()
             code = ran if get_ident() == main_thread else ran + OFF_MAIN
-            recorder.emit((code, start_ns, now_ns() - start_ns, processors_ns() - used_ns, NOT_GIVEN))
+            recorder.emit((code, start_ns, end_ns - start_ns, processors_ns() - used_ns, NOT_GIVEN))
             if recorder.mark is not None:
                 recorder.mark("backward")
+        # checkpointed activations run one backward inside another
+        if recorder.backwards is not None and code == ran and graph_task() == -1:
+            recorder.backwards.ended(end_ns)
+        return result
 
     setattr(
         module,

@@ -13,6 +13,7 @@ import torch
 from topout.record import gloo_threads
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
+from topout.record.row_names import AWAITED, LAUNCHED
 from topout.record.torch_taps import flight
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -24,28 +25,37 @@ _OPERATIONS = (
 )  # fmt: skip
 """The last two are what torch 2.13 calls those into a tensor, FSDP2's among them."""
 _POINT_TO_POINT = ("send", "recv")
-_depth = 0
+_MOST_PENDING = 1024
+"""Works that nobody waits for must not fill the memory."""
+_WORTH_A_ROW_NS = 20_000
+"""A shorter wait was for what was there already, or does not hold the host, as on a GPU."""
+
+Launches = dict[int, tuple[int, int]]
+"""Identity of a work -> code of the row of waiting for it, and the collective's sequence number."""
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     sequences: dict[str, int] = {}
+    launches: Launches = {}
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
         if hasattr(module, name) and not recorder.settings.leaves_out(name):
-            setattr(module, name, _tapped(getattr(module, name), name, sequences, recorder))
+            setattr(module, name, _tapped(module, name, sequences, launches, recorder))
+    recorder.guard(_tap_wait, module.Work, launches, recorder)
     gloo_threads.install(module)
     recorder.groups = flight.GroupWatch(module)
     _tap_end(module, recorder)
     recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
 
 
-def _tapped(original: Any, name: str, sequences: dict[str, int], recorder: Recorder) -> Any:
+def _tapped(module: ModuleType, name: str, sequences: dict[str, int], launches: Launches, recorder: Recorder) -> Any:
+    original, work_class = getattr(module, name), module.Work
     is_matched = name in _OPERATIONS
     operation, page = name.encode(), recorder.page
 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
-        global _depth
-        if torch.compiler.is_compiling() or _depth:  # an object collective is made of tensor ones
+        # an object collective is made of tensor ones
+        if torch.compiler.is_compiling() or recorder.is_communicating:
             return original(*args, **kwargs)
         group = _group_name(kwargs.get("group"))
         sequence = NOT_GIVEN
@@ -54,15 +64,47 @@ def _tapped(original: Any, name: str, sequences: dict[str, int], recorder: Recor
         num_bytes = _num_bytes(args, kwargs)
         start_ns = now_ns()
         page.enter(operation, group.encode(), sequence, num_bytes, start_ns)
-        _depth += 1
+        recorder.is_communicating = True
+        work = None
         try:
-            return original(*args, **kwargs)
+            work = original(*args, **kwargs)
+            return work
         finally:
-            _depth -= 1
+            recorder.is_communicating = False
             page.leave(now_ns())
-            recorder.span(recorder.code(Kind.COLLECTIVE, name + group), start_ns, num_bytes, sequence)
+            is_launch = isinstance(work, work_class)
+            called = name + LAUNCHED + group if is_launch else name + group
+            recorder.span(recorder.code(Kind.COLLECTIVE, called), start_ns, num_bytes, sequence)
+            if is_launch:
+                _remember(launches, work, (recorder.code(Kind.COLLECTIVE, name + AWAITED + group), sequence))
 
     return collective
+
+
+def _remember(launches: Launches, work: Any, launch: tuple[int, int]) -> None:
+    if len(launches) >= _MOST_PENDING:
+        launches.clear()
+    launches[id(work)] = launch
+
+
+def _tap_wait(work_class: Any, launches: Launches, recorder: Recorder) -> None:
+    """What a script launched with `async_op=True`, `isend` or `irecv` holds it when it waits for it."""
+    original = work_class.wait
+    unknown = recorder.code(Kind.COLLECTIVE, AWAITED)
+
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or recorder.is_communicating:
+            return original(self, *args, **kwargs)
+        start_ns = now_ns()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            code, sequence = launches.pop(id(self), (unknown, NOT_GIVEN))
+            if now_ns() - start_ns >= _WORTH_A_ROW_NS:
+                recorder.span(code, start_ns, NOT_GIVEN, sequence)
+
+    work_class.wait = wait
 
 
 def _group_name(group: Any) -> str:

@@ -60,6 +60,8 @@ class DeviceClock:
     def step_ended(self, step: int) -> None:
         """Reads what is done, and decides whether to follow the next step."""
         recorder = self._recorder
+        if step == 0 and self._last_followed:
+            self._begin_anew()
         if recorder.mark is not None:
             start_ns = now_ns()
             self.poll()
@@ -68,6 +70,12 @@ class DeviceClock:
         recorder.mark = self.mark if step + 1 >= self._next_step else None
         if recorder.mark is not None and step + 1 > _NUM_FIRST_STEPS:
             self._record("", now_ns())  # where the step before ended, in case it was not followed
+
+    def _begin_anew(self) -> None:
+        """The steps before were told by backward and were none; what was marked in them has numbers that come again."""
+        self._pending.clear()
+        self._last = None
+        self._next_step = self._last_followed = 0
 
     def poll(self) -> None:
         """Reads events up to the first that is not done."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from topout.record.recorder import Recorder
+from topout.record.torch_taps.small_products import is_small_for_onednn
 
 _BACKWARD_AND_FORWARD = 3
 _MAX_NODES = 200_000
@@ -74,14 +75,21 @@ class GraphFlops:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._begin(recorder.count_flops_at)
+
+    def _begin(self, step: int) -> None:
+        self._step = step
         self._total = 0
         self._by_dtype: dict[str, int] = {}
         self._tf32_flops = 0
+        self._num_small_products = 0
         self._is_whole = True
 
     def add(self, tensors: Any) -> None:
         import torch
 
+        if self._step != self._recorder.count_flops_at:
+            self._begin(self._recorder.count_flops_at)
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         if self._recorder.unpacks_saved_tensors:
             self._is_whole = False
@@ -97,6 +105,7 @@ class GraphFlops:
             # as it is now, where backward begins: scripts turn it off around backward alone
             uses_onednn = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
             self._recorder.fact(processor=os.uname().machine, backward_uses_onednn=uses_onednn)
+            self._recorder.fact(num_small_products=self._num_small_products)
 
     def _walk(self, waiting: list[Node]) -> None:
         seen: set[Node] = set()
@@ -118,6 +127,8 @@ class GraphFlops:
                 self._by_dtype[dtype] = self._by_dtype.get(dtype, 0) + flops
                 if dtype == "float32" and _may_use_tf32(name):
                     self._tf32_flops += flops
+                if dtype == "float32" and count in (_mm, _addmm) and is_small_for_onednn(node):
+                    self._num_small_products += 1
             waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
         self._recorder.fact(has_convolutions=has_convolutions)
 

@@ -43,6 +43,8 @@ class _StepTaps:
         """What torch calls `step` with instead, where that has a closure; else None."""
         if torch.compiler.is_compiling():
             return None
+        if self._recorder.backwards is not None:
+            self._recorder.backwards.give_way()
         if self._recorder.num_steps == 0:
             _refuse_lonely_ranks(self._recorder)
             self._recorder.begin_training(now_ns())

@@ -86,9 +86,11 @@ def _waiting(original: Any, recorder: Recorder) -> Any:
     @functools.wraps(original)
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         start_ns = now_ns()
+        recorder.is_communicating = True
         try:
             return original(work, *args, **kwargs)
         finally:
+            recorder.is_communicating = False
             if work:  # the first stage has nothing to receive
                 recorder.span(waited, start_ns)
 

@@ -41,6 +41,10 @@ class _Window:
             self._recorder.guard(self.open)
         elif step == self._last:
             self._recorder.guard(self.close)
+        elif self._profiler is not None and step < self._first:
+            # steps are numbered anew: it was opened for such as were none
+            profiler, self._profiler = self._profiler, None
+            self._recorder.guard(profiler.stop)
         elif self._profiler is not None:
             self._recorder.guard(self._profiler.step)
 

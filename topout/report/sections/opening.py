@@ -37,7 +37,7 @@ def verdict(analysis: Analysis, run: dict[str, Any]) -> str:
         why = "".join(f"<li>{prose(line)}</li>" for line in analysis.measures.not_measured[:3])
         body = f'<p class="sentence">{text(no_verdict_sentence(analysis))}</p><ul class="evidence">{why}</ul>'
     else:
-        sentence = text(verdict_sentence(found))
+        sentence = text(verdict_sentence(found, analysis.measures))
         lead, colon, rest = sentence.partition(": ")
         evidence = "".join(f"<li>{prose(line)}</li>" for line in found.evidence)
         body = f'<p class="sentence"><strong>{lead}{colon}</strong>{rest}</p><ul class="evidence">{evidence}</ul>'

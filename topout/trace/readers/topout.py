@@ -17,6 +17,7 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.event import COLUMNS, Kind, flags_of, kind_of, name_of
 from topout.schema.run_folder import RunFolder
 from topout.trace.table import Counter, Int64s, RankTable
+from topout.trace.told_steps import settle_steps
 
 _ROW_BYTES = 8 * len(COLUMNS)
 _MAX_NAMES = 1_000_000
@@ -41,11 +42,11 @@ class _Content:
 
 def read_run(folder: RunFolder) -> list[RankTable]:
     """One table a recorded rank, in order of rank; empty when nothing was recorded."""
-    return [read_rank(folder, rank) for rank in folder.ranks_recorded()]
+    return settle_steps([read_rank(folder, rank) for rank in folder.ranks_recorded()])
 
 
 def read_rank(folder: RunFolder, rank: int) -> RankTable:
-    """The rank's own rows, and the counters that the launcher sampled of it."""
+    """The rank's own rows, all of them, and the counters that the launcher sampled of it."""
     content = _read_blocks(folder.events(rank))
     table = content.table()
     counters = _counters(content.names, table)

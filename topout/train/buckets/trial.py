@@ -2,7 +2,7 @@
 
 Each candidate trains some steps, then the next, and all of them again, so that a machine that slows down slows all of
 them. The default stays unless another one beats it in every round and by more than noise: never worse is worth more
-than sometimes better.
+than sometimes better. Among the others, too, a later one in the list must be clearly faster: simpler ones come first.
 """
 
 from collections.abc import Sequence
@@ -47,6 +47,6 @@ def choose(times_s: Sequence[tuple[int, float]], num_candidates: int) -> Choice:
     best = 0
     for number in range(1, num_candidates):
         wins = all(seen[number] < seen[0] for seen in rounds)
-        if wins and means[number] < (1 - WORTH_A_CHANGE) * means[0] and means[number] < means[best]:
+        if wins and means[number] < (1 - WORTH_A_CHANGE) * means[best]:
             best = number
     return Choice(candidate=best, step_s=means[best], default_s=means[0])

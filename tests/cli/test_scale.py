@@ -1,0 +1,40 @@
+"""`topout scale --submit` as typed: what an error says to do is about the verb that was typed."""
+
+import pytest
+
+from tests.submit.test_job_script import program
+from topout.cli.main import call
+
+WORDS = ["scale", "--submit", "--dry-run", "--ranks", "1,2", "--per-node", "1"]
+
+
+@pytest.fixture(autouse=True)
+def site(tmp_path, monkeypatch):
+    (tmp_path / "site.toml").write_text("[site]\n")
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setenv("TOPOUT_SITE", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_two_schedulers_are_told_apart_by_a_file_since_scale_has_no_option_for_it(tmp_path, capsys):
+    for name in ("sbatch", "flux"):
+        program(tmp_path / "bin" / name, "#!/bin/bash\n")
+    assert call([*WORDS, "--time", "1h", "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert 'write scheduler = "slurm" under [site] in topout.toml' in said and "topout scale again" in said
+    assert "topout submit" not in said
+    (tmp_path / "topout.toml").write_text('[site]\nscheduler = "slurm"\n')
+    assert call([*WORDS, "--time", "1h", "train.py"]) == 0
+
+
+def test_without_a_scheduler_the_study_can_run_here(capsys):
+    assert call([*WORDS, "--time", "1h", "train.py"]) == 3
+    assert "run it here: topout scale without --submit" in capsys.readouterr().err
+
+
+def test_a_time_is_asked_for_in_the_words_of_the_verb(tmp_path, capsys):
+    (tmp_path / "topout.toml").write_text('[site]\nscheduler = "slurm"\n')
+    assert call([*WORDS, "train.py"]) == 2
+    assert "do   topout scale --submit --time 2h …" in capsys.readouterr().err

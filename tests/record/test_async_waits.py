@@ -1,0 +1,68 @@
+"""Waiting for what the script launched with `async_op=True` is communication, and tells who was late."""
+
+import json
+
+import numpy as np
+
+from topout.schema.event import Kind
+from topout.schema.run_folder import RunFolder
+from topout.trace.readers.topout import read_rank
+
+STEPS = 20
+LATE_S = 0.02
+SCRIPT = f"""
+import time
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+token = torch.zeros(1)
+for _ in range({STEPS}):
+    model(torch.randn(8, 64)).square().mean().backward()
+    if rank == 1:
+        time.sleep({LATE_S})
+    # by position, as some scripts have it
+    works = [dist.all_reduce(parameter.grad, dist.ReduceOp.SUM, None, True) for parameter in model.parameters()]
+    for work in works:
+        assert isinstance(work, dist.Work)
+        assert work.wait() is True
+    optimizer.step()
+    optimizer.zero_grad()
+    if rank == 1:
+        time.sleep({LATE_S})
+        dist.isend(token, 0).wait()
+    else:
+        dist.irecv(token, 1).wait()
+with dist._coalescing_manager(async_ops=True) as coalesced:
+    pass
+print("trained", float(model.weight.sum()))
+"""
+
+
+def test_waiting_for_launched_collectives_is_waiting_for_the_late_rank(run_topout, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = run_topout(["run", "-n", "2", "--runs", tmp_path / "runs", script])
+    assert done.code == 0, done.stderr
+    (path,) = (tmp_path / "runs").iterdir()
+    folder = RunFolder(path)
+    assert json.loads(folder.run_json.read_text())["notes"] == []
+    first = read_rank(folder, 0)
+    rows = first.rows(Kind.COLLECTIVE)
+    named = {name: rows[[first.name(int(row)) == name for row in rows]] for name in set(map(first.name, rows.tolist()))}
+    assert len(named["all_reduce.launched"]) == 2 * STEPS
+    # the first of the two is waited for in every step, and the sequence is that of its launch
+    assert set(range(0, 2 * STEPS, 2)) <= set(first.ref[named["all_reduce.awaited"]].tolist())
+    assert np.median(first.duration_ns[named[".awaited"]]) > 0.5e9 * LATE_S
+    measures = json.loads(folder.analysis_json.read_text())["measures"]
+    waits = [rank["shares"] for rank in measures["ranks"]]
+    assert waits[0]["wait"] > 0.25 > waits[1]["wait"]
+    assert waits[0]["transfer"] > 0.25  # a receive has no partner to compare with
+    assert waits[0]["other"] < 0.2
+    assert measures["communication"]["num_collectives_per_step"] == 2

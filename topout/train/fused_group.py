@@ -1,0 +1,102 @@
+"""Torch's fused kernel for the parameters of one group, handed over without torch's walk in Python.
+
+The same kernel gets the same tensors, hence the same bits. Whoever calls has seen that gradients and state are there
+and lie as the parameters do (`fits`); the kernels take it for granted.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, is_, itemgetter
+from typing import Any
+
+import torch
+
+from topout.train.fused_fit import is_dense, lie_alike
+
+Tensors = Sequence[Any]
+
+_dtype_of = attrgetter("dtype")
+_is_none = partial(is_, None)
+_KINDS = (torch.nn.Parameter, torch.Tensor)
+"""Not classes derived from them, such as the distributed ones."""
+_NUMBERS = ("lr", "weight_decay", "maximize", "momentum", "dampening", "nesterov", "eps")
+"""Settings that the kernels are handed; torch allows tensors for some."""
+_REFUSED = ("amsgrad", "capturable", "differentiable", "foreach")
+"""Settings that ask for something else."""
+
+
+class FusedGroup:
+    """Parameters that share their settings, and where their state is."""
+
+    def __init__(self, optimizer: Any, parameters: Tensors, settings: Mapping[str, Any]) -> None:
+        self.parameters = list(parameters)
+        self._states = [optimizer.state.get(parameter) or {} for parameter in self.parameters]
+        self._is_sgd = type(optimizer) is torch.optim.SGD
+        self._is_adamw = type(optimizer) is torch.optim.AdamW
+        kinds = {(type(one), one.device, one.dtype) for one in self.parameters}
+        self._dtype = self.parameters[0].dtype if kinds else None
+        self.device_type = self.parameters[0].device.type if kinds else None
+        self._dense_strides: list[tuple[int, ...]] = []
+        self.is_plain = len(kinds) == 1 and type(self.parameters[0]) in _KINDS and self._has_all(settings)
+
+    def _has_all(self, settings: Mapping[str, Any]) -> bool:
+        tensors = [state.get(name) for state in self._states for name in self._names(settings) if name != "step"]
+        return all(isinstance(tensor, torch.Tensor) and tensor.dtype is self._dtype for tensor in tensors)
+
+    def is_of(self, parameters: Tensors) -> bool:
+        return are_same(parameters, self.parameters) and set(map(_dtype_of, parameters)) == {self._dtype}
+
+    def kept(self, settings: Mapping[str, Any]) -> list[list[Any]]:
+        """What each name of the state stands for; KeyError where somebody has taken it away."""
+        return [list(map(itemgetter(name), self._states)) for name in self._names(settings)]
+
+    def fits(self, gradients: Tensors, kept: Sequence[Tensors]) -> bool:
+        """Whether all are there, and lie in memory as the parameters do."""
+        if any(any(map(_is_none, tensors)) for tensors in (gradients, *kept)):
+            return False
+        # but for the count of steps, a number each
+        like_them = [gradients, *kept[:2]]
+        if all(all(map(torch.Tensor.is_contiguous, tensors)) for tensors in (self.parameters, *like_them)):
+            return True
+        strides = list(map(torch.Tensor.stride, self.parameters))
+        if strides != self._dense_strides:
+            # they were laid out anew
+            self._dense_strides = strides if all(map(is_dense, self.parameters)) else []
+        return bool(self._dense_strides) and all(map(self._lie_like_parameters, like_them))
+
+    def _lie_like_parameters(self, tensors: Tensors) -> bool:
+        are_alike = list(map(torch.Tensor.stride, tensors)) == self._dense_strides
+        return are_alike or all(map(lie_alike, tensors, self.parameters))
+
+    def update(
+        self, settings: Mapping[str, Any], gradients: Tensors, kept: Sequence[Tensors], *, divisor: Any = None
+    ) -> None:
+        """As torch's `_fused_sgd` and `_fused_adam` do; `divisor`: a tensor that gradients are divided by before."""
+        shared = {name: settings[name] for name in ("lr", "weight_decay", "maximize")} | {"grad_scale": divisor}
+        if self._is_sgd:
+            shared |= {name: settings[name] for name in ("momentum", "dampening", "nesterov")}
+            torch._fused_sgd_(self.parameters, gradients, kept[0] if kept else [], is_first_step=False, **shared)
+            return
+        averages, squares, steps = kept
+        torch._foreach_add_(steps, 1)
+        decouples = settings.get("decoupled_weight_decay", self._is_adamw)
+        kernel: Callable[..., None] = torch._fused_adamw_ if decouples else torch._fused_adam_
+        beta1, beta2 = settings["betas"]
+        shared |= {"beta1": beta1, "beta2": beta2, "eps": settings["eps"], "amsgrad": False}
+        kernel(self.parameters, gradients, averages, squares, [], steps, **shared)
+
+    def _names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        if self._is_sgd:
+            return ("momentum_buffer",) if settings["momentum"] else ()
+        return ("exp_avg", "exp_avg_sq", "step")
+
+
+def are_plain(settings: Mapping[str, Any]) -> bool:
+    """Whether they are numbers, and ask for the fused kernel."""
+    numbers = [*(settings[name] for name in _NUMBERS if name in settings), *settings.get("betas", ())]
+    asks = settings.get("fused") and not any(settings.get(name) for name in _REFUSED)
+    return bool(asks) and all(isinstance(number, float | int) for number in numbers)
+
+
+def are_same(some: Any, others: Any) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
