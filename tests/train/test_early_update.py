@@ -80,6 +80,19 @@ def slower(model, optimizer):
     optimizer.step()
 
 
+def scaled(model, optimizer):
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    scaler.step(optimizer)
+
+
+def unscaled_before(model, optimizer):
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+
+
 def again(model, optimizer):
     model(torch.ones(3, 4)).sum().backward()
 
@@ -89,6 +102,9 @@ found = {
     "clipped": problem(clipped),
     "replaced": problem(replaced),
     "settings": problem(slower),
+    "scaled": problem(scaled),
+    "scaled, with momentum": problem(scaled, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)),
+    "scaled, adam": problem(unscaled_before, torch.optim.Adam),
     "twice": problem(again),
     "closure": problem(lambda model, optimizer: optimizer.step(lambda: 0.0)),
     "kind": problem(lambda model, optimizer: optimizer.step(), torch.optim.RMSprop),
@@ -108,6 +124,49 @@ def test_weights_and_state_have_the_bits_of_a_late_update(run_ranks, num_ranks: 
             assert is_same, name
             # all but the frozen bias keep their gradients to look at
             assert gradients == [True, False, True, True, True, True], name
+
+
+LAID_OUT_ANEW = """
+import json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+
+
+def trained(make, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 4))
+    wrapped, optimizer = ctx.wrap(model, make(model.parameters()), buckets=0.002, **options)
+    for step in range(6):
+        if step == 3:
+            model.to(memory_format=torch.channels_last)
+        x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
+        wrapped(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ctx.wait()
+    return list(model.parameters())
+
+
+def apart(make, **options):
+    pairs = zip(trained(make), trained(make, **options), strict=True)
+    return max((one - other).abs().max().item() for one, other in pairs)
+
+
+sgd = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)
+adamw = lambda p: torch.optim.AdamW(p, 1e-2)
+ways = {"early_update": True}, {"overlap_forward": True}
+print(json.dumps([apart(make, **way) for make in (sgd, adamw) for way in ways]))
+"""
+
+
+def test_parameters_that_are_laid_out_anew_train_as_with_a_late_update(run_ranks) -> None:
+    """Gradients stay in DDP's groups as they were, and the kernels do not look at strides."""
+    for ended in run_ranks(LAID_OUT_ANEW, 2):
+        assert ended.code == 0, ended.stderr
+        assert max(ended.said) < 1e-6, ended.said
 
 
 UNUSED = """
@@ -214,6 +273,9 @@ def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
     assert "a gradient was changed" in found["clipped"]
     assert "a gradient was replaced" in found["replaced"]
     assert "settings were changed" in found["settings"]
+    assert "a loss scaler came" in found["scaled"]
+    assert "a loss scaler came" in found["scaled, with momentum"]
+    assert "a loss scaler came" in found["scaled, adam"]
     assert "second backward" in found["twice"]
     assert "closure" in found["closure"]
     assert "cannot be had here" in found["kind"]

@@ -180,3 +180,23 @@ def test_lazy_modules_wait_for_their_parameters():
     assert not fuse(optimizer)
     model(torch.randn(3, 6)).sum().backward()
     optimizer.step()
+
+
+@each_optimizer
+def test_gradients_of_a_closure_are_fitted_when_it_has_computed_them(make):
+    def train(model, optimizer):
+        for number in range(4):
+            if number == 2:
+                model.to(memory_format=torch.channels_last)
+
+            def closure(number=number):
+                backward(model, optimizer, number)
+                for parameter in model.parameters():
+                    # as they may come from elsewhere
+                    parameter.grad = parameter.grad.contiguous()
+                return torch.tensor(1.0)
+
+            optimizer.zero_grad()
+            assert optimizer.step(closure) == 1
+
+    assert_alike(convolutions, make, train)

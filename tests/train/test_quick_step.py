@@ -43,6 +43,13 @@ class Trained:
         self.backward()
         self.optimizer.step()
 
+    def step_keeping(self, parameter):
+        """With the gradient that this one has."""
+        gradient = parameter.grad
+        self.backward()
+        parameter.grad = gradient
+        self.optimizer.step()
+
     def bits(self):
         return [value.detach().clone() for value in self.layers.parameters()]
 
@@ -160,6 +167,52 @@ def test_a_step_without_any_gradient_is_no_step_and_no_walk():
     plain, quick = both(step_without_gradients, make=ADAMW)
     assert (plain.num_walks, quick.num_walks) == (2 * NUM_STEPS - 2, 1)
     assert quick.optimizer.state_dict()["state"][0]["step"] == NUM_STEPS
+
+
+@pytest.mark.parametrize("make", [SGD, ADAM], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_a_parameter_that_has_outgrown_its_state_is_torch_s_error(make, momentum):
+    trained = Trained(make, is_quick=True, **({"momentum": momentum} if make is SGD else {}))
+    for _ in range(3):
+        trained.step()
+    weight = trained.layers[0].weight
+    weight.data = torch.ones(14, 14)
+    weight.grad = torch.ones(14, 14)
+    if make is SGD and not momentum:
+        trained.optimizer.step()
+        return
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        trained.optimizer.step()
+
+
+def test_sgd_moves_halves_that_it_is_given_later():
+    for momentum in (0, 0.9):
+        trained = Trained(is_quick=True, momentum=momentum)
+        trained.step()
+        late = torch.nn.Parameter(torch.ones(16, 16, dtype=torch.bfloat16))
+        trained.optimizer.add_param_group({"params": [late], "lr": 0.1})
+        for _ in range(3):
+            late.grad = torch.ones_like(late)
+            trained.step_keeping(late)
+        assert (late < 0.9).all()
+
+
+def test_momentum_in_other_numbers_goes_on_as_without_fused_kernels():
+    def cast(trained, number):
+        if number == 3:
+            state = trained.optimizer.state[trained.layers[0].weight]
+            state["momentum_buffer"] = state["momentum_buffer"].double()
+
+    quick = Trained(is_quick=True, momentum=0.9)
+    for number in range(NUM_STEPS):
+        cast(quick, number)
+        quick.step()
+    plain = Trained(is_quick=False, momentum=0.9)
+    plain.optimizer.param_groups[0]["fused"] = False
+    for number in range(NUM_STEPS):
+        cast(plain, number)
+        plain.step()
+    torch.testing.assert_close(quick.bits(), plain.bits())
 
 
 def test_a_learning_rate_that_is_a_tensor_is_left_to_torch():

@@ -149,11 +149,14 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
 
 def _meaning(verb: str, argument: Argument) -> str:
     """What `topout VERB --help` says of it."""
-    command = app
-    for word in verb.split():
-        command = command[word]
-    told = command.assemble_argument_collection(parse_docstring=True)
-    found = next((one.parameter.help for one in told if one.name == argument.name), None)
+    found = None
+    # options of `run` may follow `submit`, too
+    for words in (verb.split(), ["run"]):
+        command = app
+        for word in words:
+            command = command[word]
+        told = command.assemble_argument_collection(parse_docstring=True)
+        found = found or next((one.parameter.help for one in told if one.name == argument.name), None)
     return f"{argument.name}: {found.strip()}" if found else "these words do not fit the options"
 
 

@@ -42,8 +42,7 @@ class Recorder:
     count_flops_at = 1
     """The step in which a backward's operations are counted: the second one usually, in which lazily built layers
     exist, and which is warm-up still."""
-    is_communicating = False
-    """Inside a collective, or a wait for one, that has a row of its own: what it is made of needs none."""
+    _steps_by_hand = False
     exit_code = 0
     """Of the script, once it is over."""
 
@@ -75,13 +74,14 @@ class Recorder:
         """How far this rank is in its process groups; set by the tap of collectives."""
         self.set_batch: SetBatch | None = None
         """The batch of `--batch`, and which loaders took it."""
+        self.communicating: set[int] = set()
+        """Threads inside a collective, or a wait for one, that has a row of its own: what it is made of needs none."""
         self.main_thread = threading.get_ident()
         self.step_start_ns = 0
         self._status = status
         self._facts: dict[str, Any] = {}
         self._clock_pairs = [clock_pair()]
         self._next_flush_ns = 0
-        self._steps_by_hand = False
         self._writer: EventWriter | None = None
         self.emit: Callable[[tuple[int, ...]], None] = _drop
         if self.is_active and settings.run is not None:

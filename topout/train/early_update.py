@@ -27,7 +27,7 @@ class EarlyUpdate:
     NAME = "early"
 
     def __init__(self, optimizer: Any, place: Place) -> None:
-        self._place = place
+        self._place, self._optimizer = place, optimizer
         self._partial = PartialStep(optimizer)
         self._lock = threading.Lock()
         self._updated: dict[Any, tuple[Any, int]] = {}
@@ -64,6 +64,8 @@ class EarlyUpdate:
                 raise twice(OPTION)
             if not self._updated:
                 self._settings = self._partial.settings()
+                # so that a loss scaler leaves its work to `step()`, which sees it: its own leaves no trace on gradients
+                self._optimizer._step_supports_amp_scaling = True
             self._partial.apply(parameters, gradients, self._settings, flat=flat, divisor=divisor)
             self._updated |= {
                 parameter: (gradient, gradient._version)
@@ -73,6 +75,8 @@ class EarlyUpdate:
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         check_no_closure(args, kwargs, OPTION)
+        if self._updated and any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf")):
+            raise changed("a loss scaler came", OPTION)
         if self._updated and self._partial.settings() != self._settings:
             raise changed("the optimizer's settings were changed", OPTION)
         for parameter, (gradient, version) in self._updated.items():

@@ -5,7 +5,7 @@ word where these differ. They know no sparse gradients, and of momentum only wha
 that did not ask for them must not notice: it gets a copy of the gradient, or torch's other kernels, for that step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -49,28 +49,38 @@ def fitted(optimizer: Any, *, is_scaled: bool) -> list[Callable[[], None]]:
             continue
         # one that travels into the next forward is applied where it arrives
         parameters = [one for one in group["params"] if not isinstance(one.grad, GoneGradient | NoneType)]
-        if not is_scaled and _needs_other_kernels(optimizer, group, parameters):
+        gradients = [parameter.grad for parameter in parameters]
+        if not is_scaled and need_other_kernels(optimizer, group, parameters, gradients):
             group["fused"] = False
             undo.append(partial(group.update, fused=True))
             continue
-        _lay_out_state(optimizer, parameters)
+        lay_out_state(optimizer, parameters)
         undo += _with_copies(parameters)
     return undo
 
 
-def _needs_other_kernels(optimizer: Any, group: Mapping[str, Any], parameters: list[Any]) -> bool:
-    if not all(parameter.grad.layout is torch.strided and is_dense(parameter) for parameter in parameters):
-        return True
-    if type(optimizer) is not torch.optim.SGD:
-        return False
-    if any(map(is_half_on_a_cpu, parameters)):
+def need_other_kernels(
+    optimizer: Any, settings: Mapping[str, Any], parameters: Sequence[Any], gradients: Sequence[Any]
+) -> bool:
+    """For what the fused ones do not know, or would take for something else."""
+    given = zip(parameters, gradients, strict=True)
+    if not all(one.layout is torch.strided and is_dense(parameter) for parameter, one in given):
         return True
     states = [optimizer.state.get(parameter) or {} for parameter in parameters]
+    for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
+        # but for the count of steps, a number
+        beside = [gradient, *(value for name, value in state.items() if name != "step" and torch.is_tensor(value))]
+        if any(value.shape != parameter.shape or value.dtype is not parameter.dtype for value in beside):
+            return True
+    if type(optimizer) is not torch.optim.SGD:
+        return False
     num_begun = sum(state.get("momentum_buffer") is not None for state in states)
-    return bool(group["momentum"]) and 0 < num_begun < len(parameters)
+    is_begun_in_part = bool(settings["momentum"]) and 0 < num_begun < len(states)
+    return is_begun_in_part or any(map(is_half_on_a_cpu, parameters))
 
 
-def _lay_out_state(optimizer: Any, parameters: list[Any]) -> None:
+def lay_out_state(optimizer: Any, parameters: Sequence[Any]) -> None:
+    """Of all parameters, where it lies otherwise for one of these."""
     states = (optimizer.state.get(parameter) or {} for parameter in parameters)
     for parameter, state in zip(parameters, states, strict=True):
         if any(value.shape == parameter.shape and not lie_alike(value, parameter) for value in _tensors(state)):
@@ -87,8 +97,13 @@ def _with_copies(parameters: list[Any]) -> Iterator[Callable[[], None]]:
     for parameter in parameters:
         gradient = parameter.grad
         if gradient.layout is torch.strided and is_dense(parameter) and not lie_alike(gradient, parameter):
-            parameter.grad = copied = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
+            parameter.grad = copied = like(parameter, gradient)
             yield partial(_give_back, parameter, copied, gradient)
+
+
+def like(parameter: Any, gradient: Any) -> Any:
+    """A copy of the gradient that lies in memory as its parameter does."""
+    return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
 
 
 def _give_back(parameter: Any, copied: Any, gradient: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from topout.train.fused_fit import is_dense, lie_alike
+from topout.train.fused_fit import is_dense, is_half_on_a_cpu, lie_alike
 
 Tensors = Sequence[Any]
 
@@ -37,7 +37,9 @@ class FusedGroup:
         self._dtype = self.parameters[0].dtype if kinds else None
         self.device_type = self.parameters[0].device.type if kinds else None
         self._dense_strides: list[tuple[int, ...]] = []
-        self.is_plain = len(kinds) == 1 and type(self.parameters[0]) in _KINDS and self._has_all(settings)
+        is_left_as_it_is = self._is_sgd and any(map(is_half_on_a_cpu, self.parameters))
+        is_of_one_kind = len(kinds) == 1 and type(self.parameters[0]) in _KINDS
+        self.is_plain = is_of_one_kind and not is_left_as_it_is and self._has_all(settings)
 
     def _has_all(self, settings: Mapping[str, Any]) -> bool:
         tensors = [state.get(name) for state in self._states for name in self._names(settings) if name != "step"]
@@ -51,11 +53,16 @@ class FusedGroup:
         return [list(map(itemgetter(name), self._states)) for name in self._names(settings)]
 
     def fits(self, gradients: Tensors, kept: Sequence[Tensors]) -> bool:
-        """Whether all are there, and lie in memory as the parameters do."""
+        """Whether all are there, as large as the parameters, of their kind, and lie in memory as they do."""
         if any(any(map(_is_none, tensors)) for tensors in (gradients, *kept)):
             return False
         # but for the count of steps, a number each
         like_them = [gradients, *kept[:2]]
+        sizes = list(map(torch.Tensor.numel, self.parameters))
+        if any(list(map(torch.Tensor.numel, tensors)) != sizes for tensors in like_them):
+            return False
+        if any(set(map(_dtype_of, tensors)) != {self._dtype} for tensors in like_them):
+            return False
         if all(all(map(torch.Tensor.is_contiguous, tensors)) for tensors in (self.parameters, *like_them)):
             return True
         strides = list(map(torch.Tensor.stride, self.parameters))

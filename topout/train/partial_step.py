@@ -13,6 +13,7 @@ import torch
 from topout.schema.errors import TopoutError
 from topout.train.buckets.whole_division import is_exact
 from topout.train.fused import has_sparse_gradients
+from topout.train.fused_fit import lay_out_state, lie_alike, like, need_other_kernels
 from topout.train.fused_group import FusedGroup, Tensors, are_plain, are_same
 
 KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -67,7 +68,7 @@ class PartialStep:
         if ready is None:
             self._apply_by_torch(part, gradients, settings, flat, divisor)
         else:
-            scale = torch.tensor(float(divisor)) if divisor != 1 else None
+            scale = _scale(divisor) if divisor != 1 else None
             with torch.no_grad():
                 for group, values, given, kept in ready:
                     group.update(values, given, kept, divisor=scale)
@@ -78,14 +79,18 @@ class PartialStep:
         self, part: "_Part", gradients: Sequence[Any], settings: Settings, flat: Any, divisor: int
     ) -> None:
         """By the optimizer's `step`, which makes the state, too."""
-        for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
-            stand_in.grad = gradient
-        # as gradients of a scaled loss are, in the pass over memory that is made anyway
+        settings = part.fitting(self._optimizer, gradients, settings)
         is_fused = all(values.get("fused") for values in settings)
-        divides_itself = divisor != 1 and is_fused and part.is_plain and all(one is not None for one in gradients)
-        self._partial.grad_scale = torch.tensor(float(divisor)) if divides_itself else None
+        is_whole = all(one is not None for one in gradients)
+        lies_alike = is_whole and all(map(lie_alike, gradients, part.stand_ins))
+        # as gradients of a scaled loss are, in the pass over memory that is made anyway
+        divides_itself = divisor != 1 and is_fused and part.is_plain and lies_alike
+        self._partial.grad_scale = _scale(divisor) if divides_itself else None
         if divisor != 1 and not divides_itself:
             flat.div_(divisor)
+        for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
+            is_other = gradient is not None and not lie_alike(gradient, stand_in)
+            stand_in.grad = like(stand_in, gradient) if is_other else gradient
         self._partial.param_groups = [
             {**values, "params": stand_ins} for values, stand_ins in zip(settings, part.groups, strict=True)
         ]
@@ -126,7 +131,7 @@ class _Part:
         kinds = {(parameter.device.type, parameter.dtype) for parameter in parameters}
         # on GPUs SGD would round otherwise, and so would numbers of half the size
         self.is_plain = len(self.held) == len(self.stand_ins) and kinds <= _PLAIN
-        self._sizes = _sizes(optimizer)
+        self._members = [list(group["params"]) for group in optimizer.param_groups]
         place_of = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._places = [
             [place_of[id(parameter)] for parameter in group["params"] if id(parameter) in place_of]
@@ -137,9 +142,24 @@ class _Part:
         self.state = _StateOfParameters(optimizer, dict(zip(self.stand_ins, parameters, strict=True)))
 
     def is_stale(self, optimizer: Any) -> bool:
-        """Whether parameters have moved (`parameter.data = …`), or the optimizer was given more of them."""
+        """Whether parameters have moved (`parameter.data = …`), or the optimizer has others, or in other groups."""
         data_ptrs = [parameter.data_ptr() for parameter in self._parameters]
-        return data_ptrs != self._data_ptrs or _sizes(optimizer) != self._sizes
+        groups = optimizer.param_groups
+        if data_ptrs != self._data_ptrs or len(groups) != len(self._members):
+            return True
+        return not all(are_same(group["params"], held) for group, held in zip(groups, self._members, strict=True))
+
+    def fitting(self, optimizer: Any, gradients: Sequence[Any], settings: Settings) -> Settings:
+        """Without fused kernels where these would not do; else state lies as they need it."""
+        found = []
+        for places, values in zip(self._places, settings, strict=True):
+            held = [(self._parameters[place], gradients[place]) for place in places if gradients[place] is not None]
+            parameters, given = [one for one, _ in held], [one for _, one in held]
+            is_fused = bool(values.get("fused")) and not need_other_kernels(optimizer, values, parameters, given)
+            if is_fused:
+                lay_out_state(optimizer, parameters)
+            found.append({**values, "fused": is_fused} if values.get("fused") else values)
+        return found
 
     def ready_for_kernels(self, optimizer: Any, gradients: Sequence[Any], settings: Settings) -> "list[_Ready] | None":
         """What torch's fused kernels are given, where they can be called without torch's walk over the parameters."""
@@ -234,8 +254,9 @@ def twice(option: str) -> TopoutError:
     )
 
 
-def _sizes(optimizer: Any) -> list[int]:
-    return [len(group["params"]) for group in optimizer.param_groups]
+def _scale(divisor: int) -> Any:
+    """As the kernels read it, whatever torch's defaults are."""
+    return torch.tensor(float(divisor), dtype=torch.float32, device="cpu")
 
 
 def _kept(value: Any) -> Any:

@@ -62,22 +62,40 @@ class QuickStep:
         self._num_vain = self._num_waited = 0
 
     def _before_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        is_bare = len(args) == 1 and args[0] is optimizer and not kwargs
+        if torch.compiler.is_compiling():
+            return None
         is_scaled = any(getattr(optimizer, name, None) is not None for name in ("grad_scale", "found_inf"))
-        kept = self._kept_of(optimizer) if self._is_last(optimizer) and not torch.compiler.is_compiling() else None
-        if kept is not None and is_bare and kept.has_no_gradients():
+        if len(args) != 1 or args[0] is not optimizer or kwargs:
+            return self._fitted_inside(optimizer, args, kwargs, is_scaled=is_scaled)
+        kept = self._kept_of(optimizer) if self._is_last(optimizer) else None
+        if kept is not None and kept.has_no_gradients():
             # all were updated in parts (`partial_step`)
             return (self._empty,), {}
         gathered = None if kept is None else kept.gathered(optimizer.param_groups)
-        if gathered is None:
-            if not torch.compiler.is_compiling():
-                self._undo = fitted(optimizer, is_scaled=is_scaled)
+        if kept is None or gathered is None:
+            self._undo = fitted(optimizer, is_scaled=is_scaled)
             return None
-        assert kept is not None
-        if not is_bare or is_scaled or not kept.is_on_cpu:
+        if is_scaled or not kept.is_on_cpu:
             return None
         kept.update(optimizer.param_groups, gathered)
         return (self._empty,), {}
+
+    def _fitted_inside(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, is_scaled: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A closure computes gradients inside of the step: they are looked at when it has."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._undo = fitted(optimizer, is_scaled=is_scaled)
+            return args, dict(kwargs)
+
+        def computed() -> Any:
+            loss = closure()
+            with torch.no_grad():
+                self._undo += fitted(optimizer, is_scaled=is_scaled)
+            return loss
+
+        return args[:1], {**kwargs, "closure": computed}
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         while self._undo:

@@ -8,6 +8,7 @@ steps are numbered anew, as if there had been none, and a reader leaves out thos
 Not for loops that use `torch.autograd.grad` or `torch.func`: they call no backward.
 """
 
+import sys
 from typing import Any
 
 from topout.record.recorder import Recorder
@@ -40,6 +41,7 @@ class BackwardSteps:
         if len(self._ends_ns) == NUM_BACKWARDS_FIRST:
             self._begin()
             self._recorder.close_step(self._code, end_ns)
+            self._recorder.guard(_note_lonely_ranks, self._recorder)
 
     def give_way(self) -> None:
         """Somebody else ends steps: these were none."""
@@ -58,6 +60,11 @@ class BackwardSteps:
             last_ns = self._ends_ns[-1]
             self._begin()
             recorder.close_step(self._code, last_ns, is_past=True)
+        if recorder.settings.steps is not None:
+            recorder.note(
+                f"--steps {recorder.settings.steps}: no step of torch.optim was seen, and backward() alone ends no "
+                "run, since gradients of many may add up; call topout.step() at the end of each step"
+            )
         if recorder.settings.profile is not None and recorder.settings.profile[0] < NUM_BACKWARDS_FIRST:
             recorder.note(
                 f"--profile: steps are told by backward() here, and counted after the first {NUM_BACKWARDS_FIRST}; "
@@ -75,3 +82,14 @@ class BackwardSteps:
             recorder.close_step(self._code, end_ns, is_past=True)
         recorder.count_flops_at = len(self._ends_ns)
         self._ends_ns = []
+
+
+def _note_lonely_ranks(recorder: Recorder) -> None:
+    """With an optimizer it would be an error; without one, ranks may well share out what is no training."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if recorder.settings.world_size > 1 and not is_joined:
+        recorder.note(
+            f"the script made no process group: if it trains, {recorder.settings.world_size} ranks do so alone, "
+            "each with its own parameters"
+        )

@@ -5,8 +5,10 @@ place of the script's own. The flight recorder stamps each rank's arrival at no 
 """
 
 import functools
+from threading import get_ident
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -24,19 +26,17 @@ _OPERATIONS = (
     "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 """The last two are what torch 2.13 calls those into a tensor, FSDP2's among them."""
-_POINT_TO_POINT = ("send", "recv")
-_MOST_PENDING = 1024
-"""Works that nobody waits for must not fill the memory."""
+_POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 _WORTH_A_ROW_NS = 20_000
 """A shorter wait was for what was there already, or does not hold the host, as on a GPU."""
 
-Launches = dict[int, tuple[int, int]]
-"""Identity of a work -> code of the row of waiting for it, and the collective's sequence number."""
+Launches = WeakKeyDictionary[Any, tuple[int, int]]
+"""A work -> code of the row of waiting for it, and the collective's sequence number; gone with the work."""
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     sequences: dict[str, int] = {}
-    launches: Launches = {}
+    launches: Launches = WeakKeyDictionary()
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
         if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(module, name, sequences, launches, recorder))
@@ -55,7 +55,7 @@ def _tapped(module: ModuleType, name: str, sequences: dict[str, int], launches: 
     @functools.wraps(original)
     def collective(*args: Any, **kwargs: Any) -> Any:
         # an object collective is made of tensor ones
-        if torch.compiler.is_compiling() or recorder.is_communicating:
+        if torch.compiler.is_compiling() or get_ident() in recorder.communicating:
             return original(*args, **kwargs)
         group = _group_name(kwargs.get("group"))
         sequence = NOT_GIVEN
@@ -64,27 +64,21 @@ def _tapped(module: ModuleType, name: str, sequences: dict[str, int], launches: 
         num_bytes = _num_bytes(args, kwargs)
         start_ns = now_ns()
         page.enter(operation, group.encode(), sequence, num_bytes, start_ns)
-        recorder.is_communicating = True
+        recorder.communicating.add(get_ident())
         work = None
         try:
             work = original(*args, **kwargs)
             return work
         finally:
-            recorder.is_communicating = False
+            recorder.communicating.discard(get_ident())
             page.leave(now_ns())
             is_launch = isinstance(work, work_class)
             called = name + LAUNCHED + group if is_launch else name + group
             recorder.span(recorder.code(Kind.COLLECTIVE, called), start_ns, num_bytes, sequence)
             if is_launch:
-                _remember(launches, work, (recorder.code(Kind.COLLECTIVE, name + AWAITED + group), sequence))
+                launches[work] = recorder.code(Kind.COLLECTIVE, name + AWAITED + group), sequence
 
     return collective
-
-
-def _remember(launches: Launches, work: Any, launch: tuple[int, int]) -> None:
-    if len(launches) >= _MOST_PENDING:
-        launches.clear()
-    launches[id(work)] = launch
 
 
 def _tap_wait(work_class: Any, launches: Launches, recorder: Recorder) -> None:
@@ -94,13 +88,13 @@ def _tap_wait(work_class: Any, launches: Launches, recorder: Recorder) -> None:
 
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or recorder.is_communicating:
+        if torch.compiler.is_compiling() or get_ident() in recorder.communicating:
             return original(self, *args, **kwargs)
         start_ns = now_ns()
         try:
             return original(self, *args, **kwargs)
         finally:
-            code, sequence = launches.pop(id(self), (unknown, NOT_GIVEN))
+            code, sequence = launches.pop(self, (unknown, NOT_GIVEN))
             if now_ns() - start_ns >= _WORTH_A_ROW_NS:
                 recorder.span(code, start_ns, NOT_GIVEN, sequence)
 

@@ -6,6 +6,7 @@ written by hand: their sends and receives have rows as the script called them.
 """
 
 import functools
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -86,11 +87,11 @@ def _waiting(original: Any, recorder: Recorder) -> Any:
     @functools.wraps(original)
     def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
         start_ns = now_ns()
-        recorder.is_communicating = True
+        recorder.communicating.add(get_ident())
         try:
             return original(work, *args, **kwargs)
         finally:
-            recorder.is_communicating = False
+            recorder.communicating.discard(get_ident())
             if work:  # the first stage has nothing to receive
                 recorder.span(waited, start_ns)
 
