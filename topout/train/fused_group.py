@@ -37,6 +37,9 @@ class FusedGroup:
         self._dtype = self.parameters[0].dtype if kinds else None
         self.device_type = self.parameters[0].device.type if kinds else None
         self._dense_strides: list[tuple[int, ...]] = []
+        self._sizes: list[int] = []
+        self._contiguous: Sequence[Tensors] = ()
+        """State that was found to fit parameters of these sizes, with nothing but contiguous tensors."""
         is_left_as_it_is = self._is_sgd and any(map(is_half_on_a_cpu, self.parameters))
         is_of_one_kind = len(kinds) == 1 and type(self.parameters[0]) in _KINDS
         self.is_plain = is_of_one_kind and not is_left_as_it_is and self._has_all(settings)
@@ -54,22 +57,30 @@ class FusedGroup:
 
     def fits(self, gradients: Tensors, kept: Sequence[Tensors]) -> bool:
         """Whether all are there, as large as the parameters, of their kind, and lie in memory as they do."""
-        if any(any(map(_is_none, tensors)) for tensors in (gradients, *kept)):
+        if any(map(_is_none, gradients)) or set(map(_dtype_of, gradients)) != {self._dtype}:
+            return False
+        sizes = list(map(torch.Tensor.numel, self.parameters))
+        are_contiguous = _are_contiguous(self.parameters) and _are_contiguous(gradients)
+        if are_contiguous and sizes == self._sizes and are_all_same(kept, self._contiguous):
+            # the same state that has been looked at, and torch lets nobody assign a gradient of another size
+            return True
+        self._sizes, self._contiguous = [], ()
+        if any(any(map(_is_none, tensors)) for tensors in kept):
             return False
         # but for the count of steps, a number each
-        like_them = [gradients, *kept[:2]]
-        sizes = list(map(torch.Tensor.numel, self.parameters))
-        if any(list(map(torch.Tensor.numel, tensors)) != sizes for tensors in like_them):
+        state = kept[:2]
+        if any(list(map(torch.Tensor.numel, tensors)) != sizes for tensors in (gradients, *state)):
             return False
-        if any(set(map(_dtype_of, tensors)) != {self._dtype} for tensors in like_them):
+        if any(set(map(_dtype_of, tensors)) != {self._dtype} for tensors in state):
             return False
-        if all(all(map(torch.Tensor.is_contiguous, tensors)) for tensors in (self.parameters, *like_them)):
+        if are_contiguous and all(map(_are_contiguous, state)):
+            self._sizes, self._contiguous = sizes, kept
             return True
         strides = list(map(torch.Tensor.stride, self.parameters))
         if strides != self._dense_strides:
             # they were laid out anew
             self._dense_strides = strides if all(map(is_dense, self.parameters)) else []
-        return bool(self._dense_strides) and all(map(self._lie_like_parameters, like_them))
+        return bool(self._dense_strides) and all(map(self._lie_like_parameters, (gradients, *state)))
 
     def _lie_like_parameters(self, tensors: Tensors) -> bool:
         are_alike = list(map(torch.Tensor.stride, tensors)) == self._dense_strides
@@ -107,3 +118,11 @@ def are_plain(settings: Mapping[str, Any]) -> bool:
 
 def are_same(some: Any, others: Any) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
+
+
+def are_all_same(some: Sequence[Tensors], others: Sequence[Tensors]) -> bool:
+    return len(some) == len(others) and all(map(are_same, some, others))
+
+
+def _are_contiguous(tensors: Tensors) -> bool:
+    return all(map(torch.Tensor.is_contiguous, tensors))
