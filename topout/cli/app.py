@@ -5,6 +5,7 @@ Literal help, so that `topout --help` imports no verb. Not for logic of a verb; 
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import reduce
 from typing import Any
 
 from cyclopts import (
@@ -149,14 +150,11 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
 
 def _meaning(verb: str, argument: Argument) -> str:
     """What `topout VERB --help` says of it."""
-    found = None
     # options of `run` may follow `submit`, too
-    for words in (verb.split(), ["run"]):
-        command = app
-        for word in words:
-            command = command[word]
-        told = command.assemble_argument_collection(parse_docstring=True)
-        found = found or next((one.parameter.help for one in told if one.name == argument.name), None)
+    verbs = [verb.split(), ["run"]] if verb == " submit" else [verb.split()]
+    commands = [reduce(App.__getitem__, words, app) for words in verbs]
+    told = [one for command in commands for one in command.assemble_argument_collection(parse_docstring=True)]
+    found = next((one.parameter.help for one in told if one.name == argument.name), None)
     return f"{argument.name}: {found.strip()}" if found else "these words do not fit the options"
 
 
