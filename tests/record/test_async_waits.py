@@ -47,13 +47,23 @@ print("trained", float(model.weight.sum()))
 """
 
 
-def test_waiting_for_launched_collectives_is_waiting_for_the_late_rank(run_topout, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    done = run_topout(["run", "-n", "2", "--runs", tmp_path / "runs", script])
-    assert done.code == 0, done.stderr
-    (path,) = (tmp_path / "runs").iterdir()
-    folder = RunFolder(path)
+@pytest.fixture
+def run_pair(run_topout, tmp_path):
+    """The run folder of a script on two ranks."""
+
+    def run(text):
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        done = run_topout(["run", "-n", "2", "--runs", tmp_path / "runs", script])
+        assert done.code == 0, done.stderr
+        (path,) = (tmp_path / "runs").iterdir()
+        return RunFolder(path)
+
+    return run
+
+
+def test_waiting_for_launched_collectives_is_waiting_for_the_late_rank(run_pair):
+    folder = run_pair(SCRIPT)
     assert json.loads(folder.run_json.read_text())["notes"] == []
     first = read_rank(folder, 0)
     rows = first.rows(Kind.COLLECTIVE)
@@ -104,13 +114,8 @@ else:
 """
 
 
-def test_messages_have_their_own_names_and_bytes_whatever_other_threads_wait_for(run_topout, tmp_path):
-    script = tmp_path / "mixed.py"
-    script.write_text(MIXED)
-    done = run_topout(["run", "-n", "2", "--runs", tmp_path / "runs", script])
-    assert done.code == 0, done.stderr
-    (path,) = (tmp_path / "runs").iterdir()
-    folder = RunFolder(path)
+def test_messages_have_their_own_names_and_bytes_whatever_other_threads_wait_for(run_pair):
+    folder = run_pair(MIXED)
     for rank in range(2):
         table = read_rank(folder, rank)
         # torch names the group where it calls for the script

@@ -6,9 +6,10 @@ What to do about it is said by findings; here stands only how we know.
 from collections.abc import Sequence
 
 from topout.analyze.causes import Cause
-from topout.analyze.input import IDLE_SHARE, waits_outside, working_share
+from topout.analyze.input import waits_outside
 from topout.analyze.mixed_forward import is_forward_mixed
 from topout.schema.measures import Input, Measures, Memory, Pipeline, RankTime, TensorParallel
+from topout.schema.shares import MOSTLY_IDLE, working_share
 
 _PEAK_ORIGINS = {
     "assumed": "assumed from the cores",
@@ -94,7 +95,7 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
                 f"In {percent(1 - busy_share)} of them it waited for something outside, such as a network store."
             )
     at_work = working_share(given)
-    if cause.name == "input-decode" and at_work is not None and at_work < IDLE_SHARE:
+    if cause.name == "input-decode" and at_work is not None and at_work < MOSTLY_IDLE:
         told.append(
             f"At most {percent(at_work)} of its {given.num_workers} workers were at work while ranks waited for them."
         )

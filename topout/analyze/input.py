@@ -92,18 +92,6 @@ def waits_outside(busy_share: float, num_workers: int | None, input_share: float
     return busy_share * (num_workers or 1) < IDLE_SHARE * input_share
 
 
-def working_share(given: Input) -> float | None:
-    """The largest share of a loader's workers that can have been at work while ranks waited; None where not known.
-
-    As if all their work had fallen into that time; 1 at most.
-    """
-    states = [given.running_share, given.opening_share, given.reading_share]
-    known = [share for share in states if share is not None]
-    if len(known) < len(states) or not given.num_workers or not given.wait_share:
-        return None
-    return min(1.0, sum(known) / given.wait_share)
-
-
 def _processors_beside_training(rate: Mapping[str, float | None], input_share: float, num_ranks: int) -> float:
     """Processor seconds a second and rank, of workers, threads that transform, and ranks that unpack batches.
 

@@ -4,8 +4,10 @@ Not for showing: a report prints the shares themselves. Every function answers N
 that a bound is never made up.
 """
 
-from topout.schema.measures import Measures
+from topout.schema.measures import Input, Measures
 
+MOSTLY_IDLE = 0.5
+"""Who works for less than this part of the time is mostly idle."""
 COMPUTE = ("forward", "backward", "optimizer")
 
 
@@ -26,16 +28,27 @@ def largest_share(measures: Measures, *phases: str, times: float = 1.0) -> float
     return times * max(sum(rank.shares.get(phase, 0.0) for phase in phases) for rank in measures.ranks)
 
 
-def are_workers_idle(measures: Measures) -> bool:
-    """Less than half of a loader's workers at work while ranks wait for them, and for no store outside.
+def working_share(given: Input) -> float | None:
+    """The largest share of a loader's workers that can have been at work while ranks waited; None where not known.
 
-    As if all their work had fallen into that time.
+    As if all their work had fallen into that time; 1 at most.
     """
-    given = measures.input
-    states = (given.running_share, given.opening_share, given.reading_share)
-    busy_share = sum(share for share in states if share is not None)
-    is_known = None not in states and given.limit == "decode" and bool(given.num_workers)
-    return is_known and busy_share < 0.5 * (given.wait_share or 0.0)
+    states = [given.running_share, given.opening_share, given.reading_share]
+    known = [share for share in states if share is not None]
+    if len(known) < len(states) or not given.num_workers or not given.wait_share:
+        return None
+    return min(1.0, sum(known) / given.wait_share)
+
+
+def are_workers_idle(measures: Measures) -> bool:
+    """Most of them while ranks wait for batches, and for no store outside: more workers would be idle, too."""
+    at_work = working_share(measures.input)
+    return measures.input.limit == "decode" and at_work is not None and at_work < MOSTLY_IDLE
+
+
+def computes_on_arm(measures: Measures) -> bool:
+    """On processors, not on a GPU beside them."""
+    return not has_gpu(measures) and measures.environment.processor in ("aarch64", "arm64")
 
 
 def has_gpu(measures: Measures) -> bool:

@@ -27,9 +27,8 @@ Reference: https://pytorch.org/docs/stable/backends.html#torch-backends-mkldnn
 
 from topout.schema.finding import Rule
 from topout.schema.measures import Environment, Measures
-from topout.schema.shares import has_gpu
+from topout.schema.shares import computes_on_arm
 
-_ARM = ("aarch64", "arm64")
 _OF_FORWARD = 2.2
 """What backward takes with torch's own kernels, as a multiple of forward: 1.6 to 3 over the shapes tried."""
 
@@ -42,9 +41,8 @@ def _above_usual(measures: Measures) -> float | None:
 
 def _is_slow(measures: Measures) -> bool:
     seen = measures.environment
-    is_arm = not has_gpu(measures) and seen.processor in _ARM
     return bool(
-        is_arm
+        computes_on_arm(measures)
         and seen.has_convolutions
         and seen.backward_uses_onednn
         and not seen.uses_autocast

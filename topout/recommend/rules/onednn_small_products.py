@@ -23,9 +23,8 @@ Reference: https://docs.pytorch.org/docs/stable/backends.html#torch-backends-mkl
 
 from topout.schema.finding import Rule
 from topout.schema.measures import Environment, Measures, StepTime
-from topout.schema.shares import has_gpu
+from topout.schema.shares import computes_on_arm
 
-_ARM = ("aarch64", "arm64")
 _CALL_NS = 150e3
 """At most, on cores that do nothing else."""
 _OF_FORWARD = 0.75
@@ -42,8 +41,7 @@ def _calls(measures: Measures) -> float | None:
 
 def _are_slow(measures: Measures) -> bool:
     seen = measures.environment
-    is_arm = not has_gpu(measures) and seen.processor in _ARM
-    return bool(is_arm and seen.backward_uses_onednn and (_calls(measures) or 0.0) > _LEAST_GAIN)
+    return bool(computes_on_arm(measures) and seen.backward_uses_onednn and (_calls(measures) or 0.0) > _LEAST_GAIN)
 
 
 _STEP = StepTime(mean_ns=40e6, median_ns=40e6, p05_ns=40e6, p95_ns=40e6)
