@@ -9,7 +9,7 @@ from tests.tables import START_NS, Rows
 from topout.analyze.broadcasts import released
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import Phases, read_phases
-from topout.schema.event import Kind
+from topout.schema.event import Flag, Kind
 from topout.schema.measures import PHASES
 from topout.schema.run_folder import RunFolder
 
@@ -167,6 +167,17 @@ def test_a_launch_and_the_wait_for_it_are_one_collective(pair: TwoRanks) -> None
     assert measure_run(pair.folder)[0].communication.num_collectives_per_step == 1
 
 
+def test_what_others_launch_while_a_rank_waits_is_counted_and_the_wait_is_not(pair: TwoRanks) -> None:
+    for rank in (0, 1):
+        pair.add(rank, Kind.ARRIVAL, 100, 100, name="all_reduce")
+        pair.add(rank, Kind.COLLECTIVE, 200, 400, name="synchronize.awaited@2")
+        pair.add(rank, Kind.ARRIVAL, 250, 250, name="all_reduce")
+    pair.phases()
+    pair.folder.run_json.write_text('{"version": 1}')
+    communication = measure_run(pair.folder)[0].communication
+    assert (communication.num_collectives_per_step, communication.bytes_per_step) == (2, 128)
+
+
 def test_what_the_script_called_is_counted_once(pair: TwoRanks) -> None:
     for rank in (0, 1):
         pair.add(rank, Kind.COLLECTIVE, 100, 300, name="all_reduce")
@@ -191,3 +202,25 @@ def test_the_split_is_withheld_when_clocks_scatter_more_than_the_wait(tmp_path: 
     assert phases.is_split_withheld
     assert phases.phase_ns[:, :, PHASES.index("wait")].sum() == 0
     assert phases.phase_ns[0, 1, PHASES.index("transfer")] == 400
+
+
+@pytest.mark.parametrize("is_hidden_by", ["polling", "a helper thread", None])
+def test_a_rate_is_left_out_where_waiting_may_be_unseen(pair: TwoRanks, is_hidden_by: str | None) -> None:
+    for rank in range(2):
+        pair.add(rank, Kind.BACKWARD, 100, 300)
+        pair.add(rank, Kind.COLLECTIVE, 310, 320, name="all_reduce.launched")
+        pair.add(rank, Kind.COLLECTIVE, 320, 420, name="all_reduce.awaited")
+        pair.add(rank, Kind.ARRIVAL, 315, 315, name="all_reduce")
+        if is_hidden_by == "a helper thread":
+            pair.rows[rank].add(
+                Kind.COLLECTIVE, START_NS + 500, 100, name="all_reduce.awaited", flags=Flag.OFF_MAIN_THREAD
+            )
+    pair.folder.run_json.write_text('{"version": 1}')
+    for rank, rows in enumerate(pair.rows):
+        facts = {"host": "n01", "polls_collectives": is_hidden_by == "polling"}
+        pair.folder.events(rank).write_bytes(b"".join(rows.blocks(facts)))
+    measures, _ = measure_run(pair.folder)
+    assert measures.communication.bytes_per_step
+    assert (measures.communication.bytes_per_s is None) == (is_hidden_by is not None)
+    said = any(sentence.startswith("The rate of transfer") for sentence in measures.not_measured)
+    assert said == (is_hidden_by is not None)

@@ -9,7 +9,7 @@ from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.analyze.measure import measure_run
 from topout.analyze.series import load_series
 from topout.schema.errors import TopoutError
-from topout.schema.event import Kind
+from topout.schema.event import Flag, Kind
 from topout.schema.measures import PHASES
 from topout.schema.run_folder import RunFolder
 
@@ -238,3 +238,29 @@ def test_spans_of_the_script_are_in_the_series(tmp_path: Path) -> None:
 
 def test_a_folder_without_steps_has_no_series(tmp_path: Path) -> None:
     assert load_series(_empty(tmp_path / "run")) is None
+
+
+@pytest.mark.parametrize("seen", ["unchanged", "replaced", "changed", None])
+def test_gradients_that_change_nothing_are_said_not_to_train(tmp_path: Path, seen: str | None) -> None:
+    rows = Rows()
+    for step in range(20):
+        rows.add(Kind.BACKWARD, START_NS + 100 * step + 50, 50)
+        rows.add(Kind.STEP, START_NS + 100 * step, 100, name="backward", ref=step)
+    folder = RunFolder(tmp_path)
+    folder.run_json.write_text('{"version": 1}')
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01", "gradients_of": seen})))
+    _, verdict = measure_run(folder)
+    assert verdict is not None
+    is_untrained = any(text.startswith("Nothing was seen to be trained") for text in verdict.evidence)
+    assert is_untrained == (seen in ("unchanged", "replaced"))
+
+
+@pytest.mark.parametrize(("flags", "words"), [(Flag.OFF_MAIN_THREAD, "helper threads"), (Flag.NONE, "nor enough")])
+def test_backwards_in_helper_threads_are_not_said_to_be_missing(tmp_path: Path, flags: Flag, words: str) -> None:
+    rows = Rows()
+    rows.add(Kind.BACKWARD, START_NS, 50, flags=flags)
+    folder = RunFolder(tmp_path)
+    folder.run_json.write_text('{"version": 1}')
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01", "torch_version": "2.13"})))
+    measures, _ = measure_run(folder)
+    assert words in measures.not_measured[-1]

@@ -79,3 +79,23 @@ def test_a_pipeline_without_collectives_is_heard_by_its_schedule(tmp_path: Path)
     rows.add(Kind.SCHEDULE, START_NS, 20)
     built.folder.events(1).write_bytes(b"".join(rows.blocks({"host": "n01"})))
     assert without_arrivals(read_tables(built.folder)) == [0]
+
+
+def test_ranks_without_a_process_group_are_not_said_to_have_lost_their_arrivals(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", late_in_backward(), Plan(num_buckets=0))
+    measures, verdict = measure_run(built.folder)
+    assert (verdict, measures.pop, measures.stragglers) == (None, None, ())
+    (said,) = measures.not_measured
+    assert "made no process group" in said
+    joined = build_run(tmp_path / "joined", late_in_backward(), Plan(num_buckets=0, facts={"backend": "gloo"}))
+    assert any("knew none" in sentence for sentence in measure_run(joined.folder)[0].not_measured)
+
+
+def test_the_only_rank_that_trains_is_judged_though_it_arrives_nowhere(tmp_path: Path) -> None:
+    built = build_run(tmp_path / "run", late_in_backward(1), Plan(num_buckets=0))
+    rows = Rows()
+    rows.add(Kind.INPUT, START_NS, 10)
+    built.folder.events(1).write_bytes(b"".join(rows.blocks({"host": "n01", "ended": True})))
+    measures, verdict = measure_run(built.folder)
+    assert verdict is not None and verdict.name == "compute"
+    assert not any("arrivals" in sentence for sentence in measures.not_measured)

@@ -30,6 +30,7 @@ def planned(tmp_path, capsys, run, *words):
         ({"spec": {"script": "package.fit", "args": [], "is_module": True}}, " -m package.fit"),
         ({"spec": {"script": "-odd.py"}}, " -- -odd.py"),
         ({"spec": {"script": "/x/digits.py"}, "origins": {"script": "embedded default"}}, ""),
+        ({"spec": {"script": "fit.py", "ddp": True}}, " --ddp fit.py"),
         ({}, " train.py"),
         ({"spec": {"script": None}}, " train.py"),
         ({"spec": "damaged"}, " train.py"),

@@ -1,9 +1,10 @@
-"""`topout scale --submit` as typed: what an error says to do is about the verb that was typed."""
+"""`topout scale` as typed: whose option is whose, and what an error says to do is about the verb that was typed."""
 
 import pytest
 
 from tests.submit.test_job_script import program
 from topout.cli.main import call
+from topout.cli.scale_words import FLAGS, delimit_script
 
 WORDS = ["scale", "--submit", "--dry-run", "--ranks", "1,2", "--per-node", "1"]
 
@@ -16,6 +17,30 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "delimited"),
+    [
+        ("--ranks 1,2 --ddp train.py --steps 3", "--ranks 1,2 --ddp -- train.py --steps 3"),
+        ("--batch-arg --batch-size --batch=8 train.py", "--batch-arg --batch-size --batch=8 -- train.py"),
+        ("--json -- -odd.py --json", "--json -- -odd.py --json"),
+        ("bin --json", "bin --json"),
+        ("--help", "--help"),
+        ("", ""),
+    ],
+)
+def test_what_follows_the_script_is_the_scripts(tmp_path, typed, delimited):
+    (tmp_path / "bin").mkdir()
+    assert delimit_script(typed.split()) == delimited.split()
+
+
+def test_every_option_without_a_value_is_known_as_such():
+    from topout.cli.app import app
+
+    arguments = app["scale"].assemble_argument_collection()
+    without_value = {name for argument in arguments if argument.hint is bool for name in argument.names}
+    assert without_value == FLAGS - {"-h", "--help", "--version"}
 
 
 def test_two_schedulers_are_told_apart_by_a_file_since_scale_has_no_option_for_it(tmp_path, capsys):

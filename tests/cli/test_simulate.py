@@ -1,7 +1,11 @@
 """`topout simulate` as typed: what is missing is named with its meaning, and a what-if without effect is said."""
 
+import json
+import re
+
 import pytest
 
+from tests.conftest import REPOSITORY
 from topout.cli.main import call
 
 WORDS = ["simulate", "resnet50-v100", "--system", "summit", "--nodes", "1,2", "--steps", "5"]
@@ -28,6 +32,11 @@ def test_a_change_that_the_job_has_no_use_for_is_said(capsys):
     assert note.startswith("Note    What was changed has no effect")
 
 
+def test_more_slow_ranks_than_there_are_is_said(capsys):
+    assert call([*WORDS, "--slow", "7x2"]) == 0
+    assert "--slow names 7 ranks: where there are fewer, up to 6 here, all" in capsys.readouterr().err
+
+
 def test_a_change_that_shows_needs_no_word(capsys):
     assert what_if(capsys, "between.bytes_per_s=1e9") == []
     assert what_if(capsys) == []
@@ -40,10 +49,14 @@ def test_a_change_that_shows_needs_no_word(capsys):
         ("simulate resnet50-v100 --system", ["--system needs a value.", "why  --system: A system of topout's"]),
         ("simulate resnet50-v100 --sytem summit", ["topout simulate needs --system. Did you mean --system instead of"]),
         ("simulate --system summit", ["topout simulate needs JOB.", "why  JOB: A job of topout's"]),
+        ("analyze run extra", ["'extra' is more than topout analyze takes.", "why  it takes RUN beside its options"]),
+        ("plan x --system summit --samples abc", ["--samples abc is not a number.", "why  --samples: Samples in one"]),
+        ("data bench pack --seconds 0", ["--seconds 0 is no time."]),
+        ("data bench pack --seconds nan", ["--seconds nan is no time."]),
         ("data head", ["topout data head needs PATH.", "why  PATH: A pack.", "do   topout data head --help"]),
     ],
 )
-def test_what_is_missing_is_named_with_its_meaning(capsys, words, says):
+def test_what_does_not_fit_is_named_with_its_meaning(capsys, words, says):
     assert call(words.split()) == 2
     said = capsys.readouterr().err
     assert [line[:7] for line in said.splitlines()[-2:]] == ["  why  ", "  do   "]
@@ -65,6 +78,63 @@ def test_what_is_missing_is_named_with_its_meaning(capsys, words, says):
 def test_a_number_with_a_fraction_is_not_rounded(capsys, words):
     assert call(words.split()) == 2
     assert " 2.5 is not a whole number.\n  why  " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["watch", ""], "RUN"),
+        (["analyze", " "], "RUN"),
+        (["compare", "", ""], "A"),
+        (["explain", ""], "CODE"),
+        (["calibrate", "--out", ""], "--out"),
+        (["plan", "resnet50-v100", "--system", "summit", "--samples", "1e6", "--nodes", ""], "--nodes"),
+        (["hardware", "--for="], "--for"),
+        (["data", "info", ""], "PATH"),
+        (["submit", "--time", "1h", "--partition", "", "train.py"], "--partition"),
+        (["submit", "--time", "1h", "--interface", "", "train.py"], "--interface"),
+        (["run", "--interface", "", "train.py"], "--interface"),
+        (["run", "--runs=", "train.py"], "--runs"),
+        (["run", ""], "The name of the script"),
+        (["submit", "--time", "1h", ""], "The name of the script"),
+        (["scale", "--ranks", "1,2", ""], "The name of the script"),
+    ],
+)
+def test_an_empty_word_is_neither_a_name_nor_this_folder(capsys, words, named):
+    assert call(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{named} is empty.\n  why  ") and said.splitlines()[-1].startswith("  do   ")
+
+
+def test_every_command_of_the_page_works_with_the_pages_own_files(tmp_path, monkeypatch, capsys):
+    page = (REPOSITORY / "docs/simulate.md").read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.replace("\\\n", ""), re.MULTILINE | re.DOTALL)
+    job, system = (text for language, text in blocks if language == "toml")
+    (tmp_path / "my-job.toml").write_text(job)
+    (tmp_path / "my-cluster.toml").write_text(system)
+    monkeypatch.chdir(tmp_path)
+    few = ["--steps", "5"]
+    for _, text in blocks:
+        for shown, line in re.findall(r"^(\$ )?topout (simulate .*)", text, re.MULTILINE):
+            if "RUN" not in line:
+                assert call([*line.split(), *([] if shown else few)]) == 0, line
+        if text.startswith("$ "):
+            printed = capsys.readouterr().out
+            assert [line for line in text.splitlines()[1:] if line not in printed] == []
+    assert sum(text.startswith("$ ") for _, text in blocks) == 2
+    words = ["simulate", "my-job.toml", "--system", "my-cluster.toml", "--nodes", "1,2", *few]
+    for change in re.findall(r"`(--(?:what-if|device|slow|failures) [^`]+)`", page):
+        assert call([*words, *change.split()]) == 0, change
+
+
+def test_a_run_folder_stands_for_its_calibration(tmp_path, capsys):
+    words = ["simulate", str(tmp_path), "--system", "summit", "--nodes", "1", "--steps", "5"]
+    assert call(words) == 2
+    assert f"do   topout calibrate {tmp_path}\n" in capsys.readouterr().err
+    job = {"title": "mine", "compute": {"forward_s": 0.1, "backward_s": 0.2}, "gradients": {"bytes": 1e6, "tensors": 9}}
+    (tmp_path / "calibration.json").write_text(json.dumps({"job": job | {"input": {"samples": 8}}}))
+    assert call(words) == 0
+    assert capsys.readouterr().out.startswith("mine on Summit")
 
 
 def test_other_values_are_read_as_ever(capsys):

@@ -9,6 +9,7 @@ from tests.conftest import REPOSITORY
 from tests.submit.test_job_script import program
 from topout.cli import run_options
 from topout.cli.submit import FLAGS, OPTIONS, arrange
+from topout.schema.errors import TopoutError
 from topout.submit.site import KINDS
 
 HIDDEN = {"--run-option", *run_options.ASKING, *run_options.OPTIONS}
@@ -56,12 +57,20 @@ def site(tmp_path):
         ("--dry-run --rehearse train.py", "--dry-run --rehearse -- train.py"),
         ("--partiton gpu train.py", "--partiton gpu -- train.py"),
         ("--nodes 2 -- -odd.py", "--nodes 2 -- -odd.py"),
+        ("--dry-run train.py --dry-run", "--dry-run -- train.py --dry-run"),
+        ("-- train.py --dry-run", "-- train.py --dry-run"),
         ("--help", "--help --"),
         ("", "--"),
     ],
 )
 def test_options_of_run_are_handed_on_and_the_scripts_stay_its_own(typed, arranged):
     assert arrange(typed.split()) == arranged.split()
+
+
+def test_a_dry_run_after_the_script_does_not_submit():
+    with pytest.raises(TopoutError, match=r"stands after train\.py") as raised:
+        arrange("--nodes 2 train.py --dry-run --lr 1".split())
+    assert "topout submit … -- train.py --dry-run --lr 1" in str(raised.value)
 
 
 def test_every_option_is_known_as_such():
@@ -149,6 +158,8 @@ def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
     [
         ("--time 2h --nodes 0 train.py", "--nodes 0 is not possible."),
         ("--time 90 train.py", "'90' is not a time."),
+        ("--time -2h train.py", "'-2h' is not a time.\n  why  it must be positive"),
+        ("--time 2h --data-share -2% train.py", "'-2%' is not a share."),
         ("train.py", "How long may the job run?"),
         ("--time 2h trian.py", "did you mean train.py?"),
         ("--time 2h --partiton gpu train.py", "Did you mean --partition?"),

@@ -52,6 +52,13 @@ def test_notes_of_the_launcher_and_of_broken_rules_are_kept_once(build, monkeypa
     assert len([note for note in analysis.measures.not_measured if "from_outside" in note]) == 1
 
 
+def test_a_ranks_note_is_said_once_though_the_launcher_heard_it_too(tmp_path):
+    note = "--batch 8: there was no optimizer step"
+    plan = Plan(facts={"notes": [note]}, run={"notes": [f"rank 0: {note}"]})
+    analysis = explain_run(build_run(tmp_path / "a-run", [[StepPlan(forward=MS)] * 40], plan).folder)
+    assert [said for said in analysis.measures.not_measured if note in said] == [f"Rank 0: {note}"]
+
+
 def test_odd_values_in_run_json_are_not_believed(build):
     folder = build(StepPlan(forward=MS))
     run = json.loads(folder.run_json.read_text())

@@ -76,8 +76,13 @@ def test_a_size_may_be_written_out_in_full(tmp_path):
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(TopoutError, match="do   summit"):
+    with pytest.raises(TopoutError, match=r"do   did you mean summit\?"):
         read_system("sumit")
+
+
+def test_a_script_is_sent_to_be_run_first():
+    with pytest.raises(TopoutError, match=r"do   topout run fit\.py, then topout calibrate"):
+        read_job("fit.py")
 
 
 def test_a_what_if_changes_the_job_or_the_system():

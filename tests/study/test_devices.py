@@ -1,6 +1,7 @@
 """Devices in the order in which they would serve a job, with what bounds each."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -66,9 +67,28 @@ def test_prices_turn_time_into_cost_and_energy(tmp_path):
     hours = 1e6 / fit.samples_per_s / 3600
     assert fit.cost_per_million == pytest.approx(3.6 * hours)
     assert fit.kilowatt_hours_per_million == pytest.approx(0.7 * hours)
-    path.write_text("[device]\n")
-    with pytest.raises(TopoutError, match="holds no prices"):
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "There is no file .*prices.toml"),
+        ("", "holds no prices.\n  why  It is empty"),
+        ("date =", "holds no prices.\n  why  It is no TOML: "),
+        ("[device]\n", "holds no prices.\n  why  It has no .device.NAME."),
+        ("[device.H200]\nper_hour = 3\n", "holds no prices.\n  why  It has no date"),
+        ('date = "2026"\n[device.H200]\nperhour = 3\n', "Device 'H200' has neither per_hour nor watts"),
+        ('date = "2026"\n[device.H200]\nwatts = "700"\n', "watts of 'h200' is 700"),
+    ],
+)
+def test_a_file_without_prices_is_told_what_it_lacks(tmp_path, content, says):
+    path = tmp_path / "prices.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(TopoutError) as caught:
         read_prices(path)
+    assert re.search(says, str(caught.value))
+    assert "Error" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["h100", "H100 SXM", "NVIDIA H100 80GB HBM3"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.study.description import read_job, read_system
 from topout.study.failures import Stretch, age, best_interval_s
@@ -108,3 +109,11 @@ def test_a_training_that_cannot_end_is_an_error():
 def test_nodes_that_never_fail_cannot_be_sampled():
     with pytest.raises(TopoutError, match=r"failures\.node_hours"):
         aged(PLAIN)
+
+
+def test_what_the_refusal_says_to_do_is_enough(capsys):
+    words = ["simulate", "resnet50-v100", "--system", "summit", "--nodes", "4608", "--steps", "5", "--failures", "30d"]
+    assert call(words) == 2
+    advice = capsys.readouterr().err.partition("  do   ")[2]
+    assert call([*words, *advice.split()]) == 0
+    assert "A training of 30.0 d without failures" in capsys.readouterr().out

@@ -60,6 +60,13 @@ def test_a_wire_that_takes_longer_with_every_rank_bends_the_curve(tmp_path):
     assert found.points[-1].phases_s["transfer"] == pytest.approx(0.030, abs=0.002)
 
 
+def test_no_interval_reaches_below_zero(tmp_path):
+    """Two runs of one point, one ten times as long as the other."""
+    runs = [observe(recorded(tmp_path / f"{n}-{ms}", n, compute=ms)) for n, ms in ((1, 30), (1, 300), (2, 30))]
+    first = study(runs, "weak").points[0]
+    assert first.low == 0.0 < first.samples_per_s < first.high
+
+
 def test_a_rank_that_is_late_shows_as_balance(tmp_path):
     found = study([observe(recorded(tmp_path / str(n), n, late=30 * (n > 1))) for n in (1, 4)], "weak")
     assert found.bends == "load balance"
@@ -67,7 +74,7 @@ def test_a_rank_that_is_late_shows_as_balance(tmp_path):
 
 def test_ranks_that_share_the_same_cores_are_told(tmp_path):
     found = study([observe(recorded(tmp_path / str(n), n, compute=15 * n, threads=2 // n)) for n in (1, 2)])
-    assert any("1 ranks 2 each, 2 ranks 1 each" in note for note in found.notes)
+    assert any("1 rank 2 each, 2 ranks 1 each" in note for note in found.notes)
     assert found.bends == "computation"
 
 
@@ -186,7 +193,14 @@ def test_run_folders_can_be_given(tmp_path, capsys):
     [
         (["train.py"], "There are no numbers of ranks"),
         (["runs/nowhere-1", "runs/nowhere-2"], "There is no runs/nowhere-1"),
-        (["--ranks", "1", "train.py"], "no numbers of ranks"),
+        (["--ranks", "1", "train.py"], "--ranks 1 is one number of ranks.\n  why  There are two at least"),
+        (["--ranks", "1.5", "train.py"], "'1.5' is not a whole number above 0."),
+        (["--ranks", "0,1", "train.py"], "'0' is not a whole number above 0."),
+        (["--ranks", "-1,2", "train.py"], "'-1' is not a whole number above 0."),
+        (["--ranks", "4,2,x", "train.py"], "'x' is not a whole number above 0."),
+        (["--ranks", ",", "train.py"], "A number is missing."),
+        (["--nodes", "1.5", "train.py"], "topout scale has no --nodes."),
+        (["--ranks", "1,2", "--repeet", "3", "train.py"], "Unknown option: --repeet. Did you mean --repeats?"),
         (["--ranks", "1,2", "--mode", "wide", "train.py"], "strong, weak or both"),
         (["--ranks", "1,2", "--mode", "both", "train.py"], "--mode both needs a batch"),
         (["--ranks", "1,2", "--batch-arg", "--b", "train.py"], "--batch-arg stands alone"),

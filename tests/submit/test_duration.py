@@ -33,6 +33,12 @@ def test_what_could_mean_two_things_is_refused(text):
         parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["-2h", "-1-12:00:00", "-5", "0h", "0:00:00"])
+def test_a_time_that_is_not_positive_is_told_so(text):
+    with pytest.raises(TopoutError, match="must be positive"):
+        parse_duration(text)
+
+
 @given(st.integers(0, 30), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
 def test_units_and_clock_agree(days, hours, minutes, seconds):
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -83,6 +83,8 @@ def test_a_site_file_that_is_named_but_absent_is_an_error(tmp_path):
         ("site = 3", "site.toml: site is not a table.", "write [site] on a line"),
         ("[site]\nswitches = 0", "switches = 0 is not possible.", "at least 1"),
         ('[site]\ntime = "soon"', "'soon' is not a time.", "try --time 2h"),
+        ('[site]\naccount = "a b"', "account = 'a b' is not a name.", "write the name alone"),
+        ('[site]\nqos = "a\\n#SBATCH"', "qos = 'a\\n#SBATCH' is not a name.", "write the name alone"),
         ('[site]\nvenv = "v"\nconda = "c"', "venv and conda contradict each other.", None),
     ],
 )

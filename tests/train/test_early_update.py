@@ -1,8 +1,13 @@
 """Parameters updated while later gradients travel: the same bits, and an error where it would not be the same."""
 
 import pytest
+import torch
 
 from tests.train.touched_gradients import TOUCHING
+from topout.schema.errors import TopoutError
+from topout.train.early_update import EarlyUpdate
+from topout.train.fused import fuse
+from topout.train.place import alone
 
 SAME = """
 import copy
@@ -281,3 +286,33 @@ def test_what_would_come_too_late_is_an_error_on_every_rank(run_ranks) -> None:
     assert "cannot be had here" in found["kind"]
     assert "cannot be had here" in found["sparse"]
     assert "cannot be had here" in found["compressed"]
+
+
+class Updated:
+    """An optimizer whose parameters have been updated, as when their gradients have come."""
+
+    def __init__(self):
+        self.layer = torch.nn.Linear(3, 2)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), 0.1)
+        fuse(self.optimizer)
+        self._early = EarlyUpdate(self.optimizer, alone())
+        flat = torch.ones(8)
+        self.layer.weight.grad, self.layer.bias.grad = flat[:6].view(2, 3), flat[6:]
+        self._early._update(list(self.layer.parameters()), flat, 1)
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda gradient: gradient.mul_(2),
+        lambda gradient: gradient[0].zero_(),
+        lambda gradient: gradient.detach().clamp_(max=0.5),
+        lambda gradient: setattr(gradient, "data", gradient / 2),
+    ],
+    ids=["in place", "in part", "detached", "other memory"],
+)
+def test_a_gradient_that_was_changed_after_the_update_is_an_error(touch):
+    updated = Updated()
+    touch(updated.layer.weight.grad)
+    with pytest.raises(TopoutError, match="a gradient was"):
+        updated.optimizer.step()

@@ -1,8 +1,14 @@
 """Gradients that travel during the next forward: the same bits, really later, and an error where it would not be so."""
 
+import gc
+
 import pytest
+import torch
 
 from tests.train.touched_gradients import TOUCHING
+from topout.train.forward_overlap import ForwardOverlap
+from topout.train.place import alone
+from topout.train.wrapped import Wrapped
 
 SLOW_LINK = """
 import threading
@@ -363,3 +369,27 @@ print(json.dumps(all(map(torch.equal, trained(), trained(overlap_forward=True)))
 """
     )
     assert [ended.said for ended in run_ranks(script, 2)] == [True, True]
+
+
+class Around(torch.nn.Module):
+    """In place of DDP's."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def test_a_model_that_a_script_has_dropped_is_let_go():
+    """What `wrap` remembers keeps the model as long as its optimizer is there; so the model must not keep that."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    remembered = Wrapped(1, model=model, optimizer=optimizer, loader=None, compression=None)
+    ddp = Around(model)
+    ForwardOverlap(optimizer, alone()).watch(ddp)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    del model, optimizer, ddp
+    gc.collect()
+    # the model is garbage since its optimizer is gone
+    gc.collect()
+    assert not remembered.is_alive

@@ -135,6 +135,29 @@ def test_sparse_gradients_that_no_module_shows():
     assert torch.equal(*found)
 
 
+def test_a_sparse_gradient_of_a_single_element():
+    number = torch.nn.Parameter(torch.ones(1))
+    optimizer = SGD([number], lr=0.5)
+    assert fuse(optimizer)
+    for _ in range(2):
+        number.grad = torch.ones(1).to_sparse()
+        optimizer.step()
+    assert number.item() == 0
+
+
+def test_what_a_hook_makes_of_a_gradient_is_left_in_it():
+    """Though it was given a copy, which lies as the kernels need it."""
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    optimizer = SGD([weight], lr=0.5)
+    assert fuse(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_value_(weight, 0.5))
+    weight.grad = given = torch.ones(3, 2).t()
+    optimizer.step()
+    assert weight.grad is given
+    assert torch.equal(given, torch.full((2, 3), 0.5))
+    assert torch.equal(weight, torch.full((2, 3), 0.75))
+
+
 @pytest.mark.parametrize("make", [OPTIMIZERS["momentum"], OPTIMIZERS["adam"]], ids=["momentum", "adam"])
 def test_a_plain_checkpoint_is_gone_on_with_fused_and_in_this_layout(make):
     model = convolutions()

@@ -69,7 +69,7 @@ def _loose_broadcasts(table: RankTable) -> NDArray[np.intp]:
         return none
     arrivals = table.rows_of_any_thread(Kind.ARRIVAL)
     arrivals = arrivals[np.isin(table.name_id[arrivals], ids) & (table.ref[arrivals] >= 0)]
-    loose: NDArray[np.intp] = arrivals[~is_inside(table, table.start_ns[arrivals], *_HOLDING)]
+    loose: NDArray[np.intp] = arrivals[~is_inside(table, table.start_ns[arrivals], table.rows_of_any_thread(*_HOLDING))]
     return loose
 
 
@@ -86,9 +86,8 @@ def _next_row(table: RankTable, times_ns: Int64s) -> Int64s:
     return starts[np.searchsorted(starts, times_ns)]
 
 
-def is_inside(table: RankTable, times_ns: Int64s, *kinds: Kind) -> Bools:
-    """Whether each time lies within a row of these kinds."""
-    rows = table.rows_of_any_thread(*kinds)
+def is_inside(table: RankTable, times_ns: Int64s, rows: NDArray[np.intp]) -> Bools:
+    """Whether each time lies within one of these rows."""
     if len(rows) == 0:
         return np.zeros(len(times_ns), dtype=bool)
     reach_ns = np.maximum.accumulate(table.end_ns[rows])

@@ -21,11 +21,13 @@ from topout.analyze.peers import is_tensor_parallel
 from topout.analyze.segments import Stretches
 from topout.analyze.unheard import without_arrivals
 from topout.record.row_names import AWAITED, LAUNCHED
-from topout.schema.event import Kind
+from topout.schema.event import Flag, Kind
 from topout.schema.measures import Communication
 from topout.trace.clocks import last_arrivals
 from topout.trace.table import Bools, Int64s, KeyNumbers, RankTable, collective_keys
 
+_NOTED_ASIDE = 0.01
+"""Orders that a helper thread listens for are small beside what is trained with."""
 _EARLIEST = np.iinfo(np.int64).min
 
 
@@ -123,6 +125,21 @@ def has_communication(tables: Sequence[RankTable]) -> bool:
     return any(((table.kind == Kind.ARRIVAL) | (table.kind == Kind.COLLECTIVE)).any() for table in tables)
 
 
+def hides_waits(tables: Sequence[RankTable]) -> bool:
+    """Whether ranks may have stood waiting for bytes in a way that has no row: then bytes over transfer is no rate."""
+    return any(bool(table.facts.get("polls_collectives")) or _waits_aside(table) for table in tables)
+
+
+def _waits_aside(table: RankTable) -> bool:
+    """In a helper thread, for which the main one may wait; a launch holds nobody, wherever it is made."""
+    called = table.rows_of_any_thread(Kind.COLLECTIVE)
+    is_aside = (table.flags[called] & int(Flag.OFF_MAIN_THREAD)) != 0
+    num_bytes = np.maximum(table.value[called], 0)
+    aside_bytes = num_bytes[is_aside & ~table.is_named(called, LAUNCHED)].sum()
+    has_awaited = bool((is_aside & table.is_named(called, AWAITED)).any())
+    return has_awaited or bool(aside_bytes > _NOTED_ASIDE * num_bytes.sum())
+
+
 def measure_communication(
     tables: Sequence[RankTable],
     window_ns: tuple[int, int],
@@ -138,6 +155,7 @@ def measure_communication(
     known = np.concatenate([own[own > 0] for own in sizes])
     bytes_per_step = float(known.sum()) / len(tables) / num_steps if len(known) else None
     transfer_s = shares["transfer"] * (window_ns[1] - window_ns[0]) / num_steps / 1e9
+    is_rate_known = not hides_waits(tables)
     backends = {table.facts["backend"] for table in tables if table.facts.get("backend")}
     return Communication(
         wait_share=None if is_split_withheld else shares["wait"],
@@ -147,7 +165,7 @@ def measure_communication(
         num_collectives_per_step=num_messages / num_steps,
         bytes_per_step=bytes_per_step,
         mean_message_bytes=float(known.mean()) if len(known) else None,
-        bytes_per_s=bytes_per_step / transfer_s if bytes_per_step and transfer_s > 0 else None,
+        bytes_per_s=bytes_per_step / transfer_s if is_rate_known and bytes_per_step and transfer_s > 0 else None,
         backend=", ".join(sorted(backends)) or None,
     )
 
@@ -157,7 +175,7 @@ def _message_bytes(table: RankTable, start_ns: int, end_ns: int) -> Int64s:
     called = table.rows_of_any_thread(Kind.COLLECTIVE)
     called = called[~table.is_named(called, AWAITED)]
     arrivals = table.rows_of_any_thread(Kind.ARRIVAL)
-    arrivals = arrivals[~is_inside(table, table.start_ns[arrivals], Kind.COLLECTIVE)]
+    arrivals = arrivals[~is_inside(table, table.start_ns[arrivals], called)]
     rows = np.concatenate([called, arrivals])
     is_in_window = (table.start_ns[rows] >= start_ns) & (table.start_ns[rows] < end_ns)
     sizes: Int64s = table.value[rows[is_in_window]]

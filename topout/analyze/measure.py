@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from topout.analyze.accelerator import runs_ahead
-from topout.analyze.collectives import find_blocked, has_communication, measure_communication
+from topout.analyze.collectives import find_blocked, has_communication, hides_waits, measure_communication
 from topout.analyze.compute import measure_compute
 from topout.analyze.device import measure_device
 from topout.analyze.environment import describe_environment
@@ -25,9 +25,17 @@ from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
 from topout.analyze.steps import Phases, has_steps, read_phases, read_tables
 from topout.analyze.stragglers import WaitCauses, find_stragglers, wait_causes
-from topout.analyze.unheard import blind_phases, is_compiled_whole, is_empty, without_arrivals, without_recording
+from topout.analyze.unheard import (
+    are_alone,
+    blind_phases,
+    is_compiled_whole,
+    is_empty,
+    without_arrivals,
+    without_recording,
+)
 from topout.analyze.verdict import decide
 from topout.analyze.waterfall import waterfall
+from topout.record.row_names import REPLACED, UNCHANGED
 from topout.schema.event import Kind
 from topout.schema.measures import (
     PHASES,
@@ -50,6 +58,13 @@ from topout.trace.told_steps import has_steps_by_backward
 
 Part = TypeVar("Part")
 _BY_BACKWARD = "Steps are told by backward(), since no torch.optim step was seen."
+_UNTRAINED = {
+    UNCHANGED: "Nothing was seen to be trained: gradients were computed, and what they belong to did not change.",
+    REPLACED: (
+        "Nothing was seen to be trained: what got gradients was made anew for each backward(), as inputs are, or "
+        "weights that a script replaces."
+    ),
+}
 _FRAMEWORKS = ("torch", "keras", "tf_keras", "tensorflow", "jax")
 
 
@@ -93,10 +108,12 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
         blind = blind_phases(phases.tables, run)
         profiles = missing.attempt("The profile", lambda: _read_profiles(folder, phases), none)
         measures = _measure_steps(measures, phases, profiles, blind, missing)
-        waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
+        if not are_alone(phases.tables):
+            waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
     verdict = missing.attempt("The verdict", lambda: decide(measures, waiting, blind), None)
     if phases is not None and verdict is not None and _is_told_by_backward(phases):
-        verdict = replace(verdict, evidence=(*verdict.evidence[:1], _BY_BACKWARD, *verdict.evidence[1:]))
+        told = (_BY_BACKWARD, *_untrained(phases))
+        verdict = replace(verdict, evidence=(*verdict.evidence[:1], *told, *verdict.evidence[1:]))
     return replace(measures, not_measured=tuple(missing.sentences)), verdict
 
 
@@ -124,7 +141,9 @@ def _measure_steps(
         tensor_parallel=missing.attempt(
             "Tensor-parallel peers", lambda: _tensor_parallel(phases, shares, missing), None
         ),
-        stragglers=missing.attempt("Stragglers", lambda: find_stragglers(phases), ()),
+        stragglers=missing.attempt(
+            "Stragglers", lambda: () if are_alone(phases.tables) else find_stragglers(phases), ()
+        ),
         serial=missing.attempt("Serial phases", lambda: measure_serial(phases, shares), Serial()),
         compute=missing.attempt("Arithmetic", lambda: measure_compute(phases, profiles, shares), Compute()),
     )
@@ -172,6 +191,12 @@ def _is_told_by_backward(phases: Phases) -> bool:
     return any(has_steps_by_backward(table) for table in phases.tables)
 
 
+def _untrained(phases: Phases) -> list[str]:
+    """A sentence where what gets gradients gives no sign of training."""
+    seen = {table.facts.get("gradients_of") for table in phases.tables}
+    return [_UNTRAINED[what] for what in seen if what in _UNTRAINED] if len(seen) == 1 else []
+
+
 def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
     spec = run.get("spec")
     if isinstance(spec, dict) and spec.get("record") is False:
@@ -189,6 +214,16 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
         return (
             "No step was seen, so there is nothing to divide the time by. Keras' fit and train_on_batch are seen; a "
             "loop around a function of its own (tf.function, jax.jit) must call topout.step() at the end of each step."
+        )
+    num_seen, num_of_main = (
+        sum(len(rows(table, Kind.BACKWARD)) for table in tables)
+        for rows in (RankTable.rows_of_any_thread, RankTable.rows)
+    )
+    if num_seen > num_of_main == 0:
+        return (
+            "No step of torch.optim was seen, and backward() ran in helper threads only, where it tells no steps: "
+            "several at once may belong to one. So there is nothing to divide the time by; call topout.step() at the "
+            "end of each step."
         )
     return (
         "No step of torch.optim was seen, nor enough backward() to tell steps by, so there is nothing to divide the "
@@ -284,6 +319,11 @@ def _communication(
         missing.say(
             "Waiting and transfer are given as transfer alone: the clocks of the hosts disagree by more than that."
         )
+    if hides_waits(phases.tables):
+        missing.say(
+            "The rate of transfer: the script asks until collectives are over (is_completed, done), or calls them in "
+            "helper threads; how long it stood there is not seen."
+        )
     return measure_communication(
         phases.tables,
         (phases.start_ns, phases.start_ns + phases.elapsed_ns),
@@ -295,6 +335,11 @@ def _communication(
 
 
 def _why_unheard(phases: Phases) -> str:
+    if are_alone(phases.tables):
+        return (
+            "Ranks against each other: the script made no process group of torch's. Where nothing else joins them, "
+            "wait is only what ranks that were done first had left; efficiencies and a verdict are left out."
+        )
     ranks = without_arrivals(phases.tables)
     is_cut_off = any(table.ended_ns is None for table in phases.tables if table.rank in ranks)
     why = "is read when a script ends, not when it is killed" if is_cut_off else "knew none"

@@ -46,6 +46,16 @@ def _is_heard_by_arrivals(table: RankTable) -> bool:
     return not is_seen_otherwise and _has(table, Kind.BACKWARD, Kind.COLLECTIVE)
 
 
+def are_alone(tables: Sequence[RankTable]) -> bool:
+    """Several ranks without a process group of torch's: nothing that is recorded joins them."""
+    return len(tables) > 1 and all(map(_is_alone, tables))
+
+
+def _is_alone(table: RankTable) -> bool:
+    is_joined = table.facts.get("backend") or _has(table, Kind.COLLECTIVE, Kind.ARRIVAL, Kind.PEERS)
+    return not is_joined and table.ended_ns is not None and _is_heard_by_arrivals(table)
+
+
 def _has(table: RankTable, *kinds: Kind) -> bool:
     return len(table.rows_of_any_thread(*kinds)) > 0
 
@@ -63,7 +73,9 @@ def blind_phases(tables: Sequence[RankTable], run: Mapping[str, Any]) -> tuple[s
     if len(tables) + len(absent) < 2:
         return ()
     blind = []
-    if without_arrivals(tables):
+    # of a job in which one rank trains, and joins no group, nothing is hidden
+    is_lonely = len(tables) == 1 and _is_alone(tables[0])
+    if without_arrivals(tables) and not is_lonely:
         blind.append("backward")
     if absent and any(_has(table, Kind.ARRIVAL, Kind.COLLECTIVE) for table in tables):
         blind.append("transfer")

@@ -39,7 +39,7 @@ def analyze(
     json
         Print analysis.json instead of the page.
     html
-        Write report.html too.
+        Write report.html too. Default: yes.
     force
         Replace an analysis that a newer topout wrote.
     """

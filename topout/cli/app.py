@@ -3,9 +3,12 @@
 Literal help, so that `topout --help` imports no verb. Not for logic of a verb; each has its own file.
 """
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import reduce
+from inspect import getdoc
+from itertools import takewhile
 from typing import Any
 
 from cyclopts import (
@@ -17,16 +20,25 @@ from cyclopts import (
     Parameter,
     Token,
     UnknownCommandError,
+    UnusedCliTokensError,
     convert,
 )
 
 from topout import __version__
 from topout.schema.errors import TopoutError
 
+_NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+class EmptyWordError(CoercionError):
+    """An empty word where a name, a path or a number is meant."""
+
 
 def convert_exactly(kind: type, tokens: Sequence[Token]) -> Any:
-    """As cyclopts does, which would round 1.5 where a whole number is meant."""
+    """As cyclopts does, which would round 1.5 where a whole number is meant, and take '' for this folder."""
     for token in tokens:
+        if not token.value.strip():
+            raise EmptyWordError(token=token, target_type=kind)
         if kind is int and "." in token.value:
             raise CoercionError(token=token, target_type=int)
     return convert(kind, tokens)
@@ -34,6 +46,9 @@ def convert_exactly(kind: type, tokens: Sequence[Token]) -> Any:
 
 DEFAULTS = Parameter(show_default=False, converter=convert_exactly)
 """Of every parameter of every verb."""
+
+AS_TYPED = Parameter(converter=convert)
+"""Of words that are handed on, which may be empty."""
 
 app = App(
     name="topout",
@@ -54,10 +69,28 @@ app.command(
     usage="Usage: topout run [OPTIONS] [SCRIPT [ARGS...]]",
     sort_key=1,
 )
-app.command("topout.cli.watch:watch", name="watch", help="Watch a running job, all ranks in one pane.", sort_key=2)
-app.command("topout.cli.analyze:analyze", name="analyze", help="Say what holds a recorded run back.", sort_key=3)
+app.command(
+    "topout.cli.watch:watch",
+    name="watch",
+    help="Watch a running job, all ranks in one pane.",
+    usage="Usage: topout watch [OPTIONS] [RUN]",
+    sort_key=2,
+)
+app.command(
+    "topout.cli.analyze:analyze",
+    name="analyze",
+    help="Say what holds a recorded run back.",
+    usage="Usage: topout analyze [OPTIONS] [RUN]",
+    sort_key=3,
+)
 app.command("topout.cli.compare:compare", name="compare", help="Say whether run B is faster than run A.", sort_key=4)
-app.command("topout.cli.explain:explain", name="explain", help="Explain a finding by its code.", sort_key=5)
+app.command(
+    "topout.cli.explain:explain",
+    name="explain",
+    help="Explain a finding by its code.",
+    usage="Usage: topout explain [OPTIONS] [CODE]",
+    sort_key=5,
+)
 app.command(
     "topout.cli.submit:submit",
     name="submit",
@@ -66,7 +99,13 @@ app.command(
     sort_key=6,
 )
 app.command("topout.cli.doctor:doctor", name="doctor", help="Check whether this machine or job is fit.", sort_key=7)
-app.command("topout.cli.hardware:hardware", name="hardware", help="Show what devices can do at most.", sort_key=8)
+app.command(
+    "topout.cli.hardware:hardware",
+    name="hardware",
+    help="Show what devices can do at most.",
+    usage="Usage: topout hardware [OPTIONS] [NAME]",
+    sort_key=8,
+)
 app.command(
     "topout.cli.scale:scale",
     name="scale",
@@ -117,10 +156,41 @@ app.command(data)
 
 def call_verb(arguments: list[str]) -> object:
     """Raises TopoutError for words that do not fit."""
+    if {"-h", "--help"}.intersection(takewhile(lambda word: word != "--", arguments)):
+        _tell_whole(arguments)
     try:
         return app(arguments)
+    except MissingArgumentError as error:
+        joined = _with_negative(arguments, error.keyword)
+        if joined is None:
+            raise _usage_error(error, arguments) from error
     except CycloptsError as error:
         raise _usage_error(error, arguments) from error
+    return call_verb(joined)
+
+
+def _tell_whole(arguments: list[str]) -> None:
+    """Help of one verb begins with its whole docstring; the line that the list of verbs has is the first of it."""
+    verb = _verb_of(arguments)
+    command = reduce(App.__getitem__, verb, app)
+    if verb and command.default_command is not None:
+        text = (getdoc(command.default_command) or "").partition("\nParameters\n")[0]
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
+
+
+def _verb_of(arguments: list[str]) -> list[str]:
+    """The words that name the verb; of `data` they are two."""
+    if arguments[:1] == ["data"] and arguments[1:2] and arguments[1] in _names(data):
+        return arguments[:2]
+    return [word for word in arguments[:1] if word in _names(app)]
+
+
+def _with_negative(arguments: list[str], option: str | None) -> list[str] | None:
+    """`--time -2h` as `--time=-2h`: the parser takes -2h for an option, the verb says what is wrong with it."""
+    for number, word in enumerate(arguments[:-1]):
+        if word == option and re.match(r"-[\d.]", arguments[number + 1]):
+            return [*arguments[:number], f"{word}={arguments[number + 1]}", *arguments[number + 2 :]]
+    return None
 
 
 def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
@@ -130,22 +200,45 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
         if arguments[:1] == ["data"] and len(arguments) > 1:
             return _unknown_verb("topout data", arguments[1], _names(data))
         return _unknown_verb("topout", arguments[0], verbs)
-    verb = f" {arguments[0]}" if arguments and arguments[0] in verbs else ""
-    if verb == " data" and len(arguments) > 1 and arguments[1] in _names(data):
-        verb = f" data {arguments[1]}"
+    verb = "".join(f" {word}" for word in _verb_of(arguments))
     if type(error) is MissingArgumentError and error.argument is not None:
         # its sentence goes on where a word looks like the one that is missing
         _, _, suggestion = " ".join(str(error).split()).partition(" requires an argument.")
         name = error.keyword or error.argument.name
         problem = f"topout{verb} needs {name}." if error.keyword is None else f"{name} needs a value."
         return TopoutError(problem + suggestion, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
-    if isinstance(error, CoercionError) and error.target_type is int and error.token is not None and error.argument:
+    if isinstance(error, EmptyWordError) and error.token is not None and error.argument is not None:
+        return _empty_word(verb, error.token.keyword or error.argument.name, error.argument)
+    if (
+        isinstance(error, CoercionError)
+        and error.target_type in _NUMBERS
+        and error.token is not None
+        and error.argument
+    ):
         name = error.token.keyword or error.argument.name
-        problem = f"{name} {error.token.value} is not a whole number."
+        problem = f"{name} {error.token.value} is not {_NUMBERS[error.target_type]}."
         return TopoutError(problem, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        problem = f"{' '.join(error.unused_tokens)!r} is more than topout{verb} takes."
+        return TopoutError(problem, why=f"it takes {_taken(verb)}", do=f"leave it out; topout{verb} --help")
     return TopoutError(
         " ".join(str(error).split()), why="these words do not fit the options", do=f"topout{verb} --help"
     )  # fmt: skip
+
+
+def _taken(verb: str) -> str:
+    arguments = reduce(App.__getitem__, verb.split(), app).assemble_argument_collection()
+    names = [one.name for one in arguments if not one.name.startswith("-")]
+    return f"{' and '.join(names) or 'no words'} beside its options"
+
+
+def _empty_word(verb: str, name: str, argument: Argument) -> TopoutError:
+    return TopoutError(
+        f"{name} is empty.",
+        why=_meaning(verb, argument),
+        do=f"give it a value{'' if argument.required else ', or leave it out'} (a variable of the shell may be "
+        f"unset); topout{verb} --help",
+    )
 
 
 def _meaning(verb: str, argument: Argument) -> str:

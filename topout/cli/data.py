@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +115,7 @@ def head(path: Path, /, *, num: Annotated[int, Parameter(name=["--num", "-n"])] 
     path
         A pack.
     num
-        How many.
+        How many. Default: 5.
     """
     if num < 1:
         raise TopoutError(f"--num cannot be {num}.", why="it is how many samples to print", do="try -n 5")
@@ -148,7 +149,7 @@ def convert(
     codec
         FIELD=NAME with raw, lz4, zstd or bitshuffle; may be repeated.
     shard_size
-        About how large the files become, such as 256M.
+        About how large the files become. Default: 256M.
     workers
         Threads; one more than there are cores when left out, since one of them waits for the disk.
     force
@@ -180,10 +181,12 @@ def bench(path: Path, /, *, seconds: float = 2.0, json: Json = False) -> int:
     path
         A pack.
     seconds
-        For each way of reading.
+        For each way of reading. Default: 2.
     json
         Print the rates as JSON.
     """
+    if not 0 < seconds < inf:
+        raise TopoutError(f"--seconds {seconds:g} is no time.", why="it is a finite number above 0", do="--seconds 2")
     from topout.packs.reading_rates import reading_rates
 
     with open_pack(path) as pack:
@@ -213,7 +216,7 @@ def unpack(
     dst
         Where to write; must not be there yet, or be empty.
     to
-        folder, webdataset, lmdb, tfrecord or hdf5.
+        folder, webdataset, lmdb, tfrecord or hdf5. Default: folder.
     quiet
         Show no progress.
     """

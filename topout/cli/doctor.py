@@ -48,7 +48,7 @@ def doctor(
     interface
         Network interface over which hosts reach each other.
     start_timeout
-        Seconds without a further host arriving after which the start counts as failed.
+        Seconds without a further host arriving after which the start counts as failed. Default: 25.
     runs
         Folder in which findings are kept, under doctor/. Default: topout-runs.
     json

@@ -109,6 +109,10 @@ def _dispatch(arguments: list[str]) -> object:
         from topout.cli.submit import arrange
 
         arguments = ["submit", *arrange(arguments[1:])]
+    elif arguments[:1] == ["scale"]:
+        from topout.cli import scale_words
+
+        arguments = ["scale", *scale_words.delimit_script(arguments[1:])]
     from topout.cli.app import call_verb
 
     return call_verb(arguments)

@@ -47,10 +47,9 @@ def pack(
     source
         Kind of SRC where it is not told by looking: folder, tar, lmdb, tfrecord, hdf5, parquet, mds, numpy_files, pack.
     columns
-        Fields to take of data that has several, such as the data sets of an HDF5 file or the fields of a pack; may be
-        repeated. Not for a folder of files.
+        Fields to take of data that has several (HDF5, Parquet, a pack); may be repeated. Not for a folder of files.
     shard_size
-        About how large the files become, such as 256M.
+        About how large the files become. Default: 256M.
     codec
         FIELD=NAME with raw, lz4, zstd or bitshuffle; may be repeated.
     resize
@@ -68,7 +67,7 @@ def pack(
     workers
         Threads; one more than there are cores when left out, since one of them waits for the disk.
     on_error
-        stop at an entry that cannot be packed, or skip it and list it in DST/skipped.txt.
+        stop at an entry that cannot be packed, or skip it and list it in DST/skipped.txt. Default: stop.
     force
         Replace a pack, or a begun one, at DST.
     quiet

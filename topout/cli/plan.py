@@ -55,17 +55,17 @@ def plan(
     job
         A job of topout's, a .toml or .json file (topout calibrate writes one), or a run folder that has one.
     system
-        A system of topout's, or a .toml or .json file.
+        A system of topout's, a .toml or .json file, or a run folder that has one.
     samples
-        In one epoch.
+        Samples in one epoch.
     epochs
-        That a small batch needs to the target.
+        Epochs that a small batch needs to the target. Default: 1.
     target_loss
         Train until this loss, as the curve of --losses will reach it, instead of --samples and --epochs.
     losses
         A .csv or .json with samples (or step) and loss; losses.csv of the run folder when left out.
     curve_batch
-        Of all ranks, when the losses were written down; as the run recorded it when left out.
+        Batch of all ranks when the losses were written down; as the run recorded it when left out.
     critical_batch
         2000, or 2000:1500:3000 with its 80 % range, or the .json of topout.probe_batch; the run's when left out.
     max_nodes
@@ -75,7 +75,7 @@ def plan(
     within
         Ask for the fewest node-hours that end in this time, such as 24h.
     certainty
-        Of ending in that time.
+        How sure to be of ending in that time. Default: 0.9.
     prices
         A TOML file of dated prices, as for topout hardware --for.
     mesh

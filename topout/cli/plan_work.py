@@ -11,6 +11,7 @@ from topout.analyze.measure import measure_run
 from topout.schema.errors import TopoutError
 from topout.schema.run_folder import RunFolder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
+from topout.study.description import calibration_of
 from topout.study.losses import read_losses
 from topout.study.target_loss import samples_to
 from topout.study.work import Work, to_target
@@ -37,11 +38,7 @@ def look_into_run(job: str) -> Seen:
     path = Path(job)
     folder = path if path.is_dir() else path.parent
     if path.is_dir():
-        path = folder / "calibration.json"
-        if not path.is_file():
-            raise TopoutError(
-                f"{folder} has no calibration.", why=f"There is no {path.name}.", do=f"topout calibrate {folder}"
-            )
+        path = calibration_of(folder)
     if not path.is_file() or not RunFolder(folder).run_json.is_file():
         return Seen(job=str(path) if path.is_file() else job)
     measures, _ = measure_run(RunFolder(folder))
@@ -66,7 +63,8 @@ def _script(run: Mapping[str, Any]) -> str | None:
     words = [spec["script"], *map(str, spec.get("args") or ())]
     # options of topout end where a script is named
     first = ["-m"] if spec.get("is_module") else ["--"] if words[0].startswith("-") else []
-    return shlex.join([*first, *words])
+    # without it the script that was run would be refused on more than one rank
+    return shlex.join([*(["--ddp"] if spec.get("ddp") else []), *first, *words])
 
 
 def of_epochs(samples: float | None, epochs: float, critical: CriticalBatch | None) -> tuple[Work, list[str]]:

@@ -16,7 +16,9 @@ from topout.study.published.table import Row, Table
 REPRODUCE_VERSION = 1
 
 
-def reproduce(*wanted: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+def reproduce(
+    *wanted: Annotated[str, Parameter(name="TABLE")], json: Annotated[bool, Parameter(negative="")] = False
+) -> int:
     """Compute published scaling tables again: published, predicted, error, and which points the model has seen.
 
     Parameters

@@ -8,11 +8,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.app import AS_TYPED
 from topout.cli.training import train
 
 
 def run(
-    *script_and_args: Annotated[str, Parameter(name="SCRIPT-AND-ARGS")],
+    *script_and_args: Annotated[str, AS_TYPED, Parameter(name="SCRIPT-AND-ARGS")],
     num_ranks: Annotated[int | None, Parameter(name=["-n", "--num-ranks"])] = None,
     nodes: int | None = None,
     per_node: str | None = None,
@@ -86,11 +87,11 @@ def run(
     min_nodes
         Go on after a failure with no fewer hosts than this. Default: all.
     record
-        Record what happens in each rank.
+        Record what happens in each rank. Default: yes.
     runs
         Folder in which run folders are made. Default: topout-runs.
     report
-        Analyse the run at its end and write report.html.
+        Analyse the run at its end and write report.html. Default: yes.
     json_output
         The analysis as JSON on stdout; the script's own output goes to stderr.
     quiet

@@ -66,8 +66,11 @@ def read_quickly(tokens: list[str]) -> dict[str, Any] | None:
         elif name in OPTIONS:
             parameter, read = OPTIONS[name]
             try:
-                value = read(value if equals else next(words))
+                text = value if equals else next(words)
+                value = read(text)
             except (StopIteration, ValueError):
+                return None
+            if not text.strip():
                 return None
             if parameter in REPEATABLE:
                 found.setdefault(parameter, []).append(value)

@@ -10,9 +10,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from topout.cli import scale_jobs
+from topout.cli.app import AS_TYPED
 from topout.cli.page_files import check_page, write_page
 from topout.cli.scale_page import scale_page
 from topout.cli.scale_text import scale_text
+from topout.cli.training import check_script
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT
@@ -40,7 +42,7 @@ _TRIAL_STEPS = 3
 
 
 def scale(
-    *script_or_runs: Annotated[str, Parameter(name="SCRIPT-AND-ARGS", allow_leading_hyphen=True)],
+    *script_or_runs: Annotated[str, AS_TYPED, Parameter(name="SCRIPT-AND-ARGS")],
     ranks: str | None = None,
     mode: str | None = None,
     repeats: int = 3,
@@ -73,13 +75,13 @@ def scale(
     mode
         strong: the batch of all ranks stays; weak: that of one rank; both. Default: as the script does.
     repeats
-        Runs at each point, in turn, for the interval.
+        Runs at each point, in turn, for the interval. Default: 3.
     batch
         Batch of one rank at the fewest ranks, set in the script's DataLoaders; largest: the largest that fits.
     batch_arg
         Set the batch with the script's own option instead, such as --batch-size.
     batch_of
-        Whether that option counts samples of a rank or of all.
+        Whether that option counts samples of a rank or of all. Default: rank.
     steps
         End each run cleanly after so many optimizer steps.
     ddp
@@ -99,7 +101,7 @@ def scale(
     runs_only
         Make the runs and no study of them; one number of ranks will do.
     runs
-        Folder in which run folders are made.
+        Folder in which run folders are made. Default: topout-runs.
     html
         Write the study as a page, too: a file that ends in .html, or a folder.
     json
@@ -148,6 +150,7 @@ def _check_words(script_or_runs: Sequence[str], mode: str | None, repeats: int) 
         raise TopoutError(
             "There is nothing to scale.", why="No script was named.", do="topout scale --ranks 1,2 train.py"
         )
+    check_script(script_or_runs[0])
     if repeats < 1:
         raise TopoutError(f"--repeats {repeats}?", why="A point is run once at least.", do="--repeats 3")
 

@@ -16,6 +16,7 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.study.curve import Point, curve, node_counts, warnings
 from topout.study.description import read_job, read_system
 from topout.study.failures import age
+from topout.study.simulate import Slow
 from topout.study.step_model import PARTS
 from topout.study.waterfall import waterfall as waterfall_of
 from topout.study.what_if import on_device, slow_ranks
@@ -45,11 +46,11 @@ def simulate(
     Parameters
     ----------
     job
-        A job of topout's, such as resnet50-v100, or a .toml or .json file.
+        A job of topout's, such as resnet50-v100, a .toml or .json file, or a run folder after topout calibrate.
     system
-        A system of topout's, such as summit, or a .toml or .json file.
+        A system of topout's, such as summit, a .toml or .json file, or a run folder after topout calibrate.
     nodes
-        16, or 1,2,4, or 1..4608 for powers of two up to there.
+        16, or 1,2,4, or 1..4608 for powers of two up to there. Default: 1..16.
     what_if
         A changed value, such as input.source=shared or between.bytes_per_s=25e9; may be given several times.
     device
@@ -57,9 +58,9 @@ def simulate(
     slow
         Ranks that are slower for good, such as 1x1.5.
     steps
-        Steps to simulate at each point.
+        Steps to simulate at each point. Default: 200.
     seed
-        Of the random numbers.
+        Of the random numbers. Default: 0.
     waterfall
         From the step of a rank alone to the predicted one, part by part.
     failures
@@ -86,7 +87,7 @@ def simulate(
                                        seed=seed, slow=slowed) for point in points if waterfall}  # fmt: skip
     ages = [age(asked_job.value, point.step, point.nodes, undisturbed_s, seed=seed)
             for point in points if undisturbed_s is not None]  # fmt: skip
-    said = said or _without_effect(points, before)
+    said = [*(said or _without_effect(points, before)), *_too_many_slow(slowed, points)]
     notes = [*said, *warnings(asked_job, asked_system, counts, is_scaled=device is not None)]
     if json:
         rows = [{**asdict(point), "step_s": point.step.seconds} for point in points]
@@ -108,6 +109,14 @@ def _without_effect(points: list[Point], before: list[Point]) -> list[str]:
     """The same random numbers were drawn for both, so that what has any effect shows."""
     is_same = bool(before) and all(point in points for point in before)
     return ["What was changed has no effect: the job or the system has nothing that it bears on."] if is_same else []
+
+
+def _too_many_slow(slow: Slow | None, points: list[Point]) -> list[str]:
+    fewer = [point for point in points if slow is not None and slow.ranks > point.ranks]
+    if slow is None or not fewer:
+        return []
+    ranks = max(point.ranks for point in fewer)
+    return [f"--slow names {slow.ranks:,} ranks: where there are fewer, up to {ranks:,} here, all of them are slow."]
 
 
 def _check_drawing(steps: int, seed: int) -> None:

@@ -47,4 +47,4 @@ def _span(seconds: float) -> str:
     for size, unit in ((2 * 86400, "d"), (2 * 3600, "h"), (120, "min")):
         if seconds >= size:
             return f"{seconds / {'d': 86400, 'h': 3600, 'min': 60}[unit]:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

@@ -15,6 +15,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from topout.cli import run_options
+from topout.cli.app import AS_TYPED, DEFAULTS
 from topout.cli.training import spec_from
 from topout.launch.bounds import check_min_nodes, check_numbers
 from topout.launch.target import with_target
@@ -55,7 +56,15 @@ def arrange(tokens: list[str]) -> list[str]:
         else:
             handed_on += [f"--run-option={word}" for word in words]
     rest = tokens[number:]
-    return [*own, *handed_on, "--", *(rest[1:] if rest[:1] == ["--"] else rest)]
+    if rest[:1] == ["--"]:
+        return [*own, *handed_on, *rest]
+    if "--dry-run" in rest and "--dry-run" not in own:
+        raise TopoutError(
+            f"--dry-run stands after {rest[0]}.",
+            why="there it is the script's own, and the job would be submitted for real",
+            do=f"--dry-run before {rest[0]}; if the script knows it, too: topout submit … -- {' '.join(rest)}",
+        )
+    return [*own, *handed_on, "--", *rest]
 
 
 def _split(token: str) -> tuple[str, bool, str]:
@@ -67,7 +76,7 @@ def _split(token: str) -> tuple[str, bool, str]:
 
 
 def submit(
-    *script_and_args: Annotated[str, Parameter(name="SCRIPT-AND-ARGS")],
+    *script_and_args: Annotated[str, AS_TYPED, Parameter(name="SCRIPT-AND-ARGS")],
     nodes: int = 1,
     time: str | None = None,
     gpus: int | None = None,
@@ -82,7 +91,7 @@ def submit(
     rehearse: Annotated[bool, Parameter(negative="")] = False,
     eval_job: str | None = None,
     run_option: Annotated[
-        tuple[str, ...], Parameter(name="--run-option", consume_multiple=False, negative="", show=False)
+        tuple[str, ...], AS_TYPED, Parameter(name="--run-option", consume_multiple=False, negative="", show=False)
     ] = (),
 ) -> int:
     """Write the job script for this site's scheduler and submit it.
@@ -196,7 +205,6 @@ def _asked_of_run(run_option: Sequence[str], script_and_args: Sequence[str]) -> 
     words = [*run_option, "--", *script_and_args]
     asked = run_options.read_quickly(words)
     if asked is None:
-        from topout.cli.app import DEFAULTS
         from topout.cli.run import run
 
         app = App(name="topout run", print_error=False, exit_on_error=False, default_parameter=DEFAULTS)

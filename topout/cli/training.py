@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from topout.launch.job import JobResult, run_job
 from topout.launch.signals import ignore_late_warnings
 from topout.launch.terminal import Terminal
+from topout.schema.errors import TopoutError
 from topout.schema.spec import (
     RunSpec,
     find_config,
@@ -44,6 +45,7 @@ def train(options: Mapping[str, Any]) -> int:
 def spec_from(options: Mapping[str, Any]) -> RunSpec:
     given = {name: value for name, value in options.items() if value is not None}
     script, *args = given.get("script_and_args") or (None,)
+    check_script(script)
     is_module = bool(given.get("module"))
     flags = {name: given.get(name) for name in ("num_ranks", "nodes", "interface", "restarts", "min_nodes", "record")}
     flags |= {
@@ -64,6 +66,16 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "runs": given.get("runs"),
     }
     return resolve_spec(flags, find_config(None if is_module else script))
+
+
+def check_script(script: str | None) -> None:
+    """An empty name would mean this folder."""
+    if script is not None and not script.strip():
+        raise TopoutError(
+            "The name of the script is empty.",
+            why="an empty word stands where SCRIPT does; a variable of the shell may be unset",
+            do="name it, such as train.py",
+        )
 
 
 def _with_packs(spec: RunSpec) -> RunSpec:

@@ -174,7 +174,7 @@ def summary(live_run: LiveRun) -> str:
     """One line: how far, how fast, and who is missing."""
     steps = [rank.step for rank in live_run.ranks if rank.step is not None]
     times_ns = [rank.step_ns for rank in live_run.ranks if rank.step_ns is not None]
-    parts = [live_run.status, f"{len(live_run.ranks)} ranks"]
+    parts = [live_run.status, f"{len(live_run.ranks)} rank{'s' * (len(live_run.ranks) != 1)}"]
     if steps:
         parts.append(f"step {min(steps)}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}")
     if times_ns:

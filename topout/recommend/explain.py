@@ -4,6 +4,7 @@ Not for many runs: `verify.compare` sets two side by side. Nothing is written he
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -27,8 +28,16 @@ def explain_run(folder: RunFolder) -> Analysis:
         duration_s=_finite_or_none(run.get("duration_s")),
         verdict=verdict,
         findings=findings,
-        measures=replace(measures, not_measured=tuple(dict.fromkeys(notes))),
+        measures=replace(measures, not_measured=_once(notes)),
     )
+
+
+def _once(notes: Iterable[str]) -> tuple[str, ...]:
+    """A rank's note reaches us twice, in its own recording and through the launcher, which begin it differently."""
+    kept: dict[str, str] = {}
+    for note in notes:
+        kept.setdefault(note[:1].lower() + note[1:], note)
+    return tuple(kept.values())
 
 
 def _script(run: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Names of rows that tell a reader what their kind alone does not."""
+"""Names of rows and values of facts that tell a reader what their kind alone does not."""
 
 BY_BACKWARD = "backward"
 """Of a step: a backward ended it, for want of an optimizer; see `torch_taps/backward_steps.py`."""
@@ -6,3 +6,5 @@ LAUNCHED = ".launched"
 """Follows the operation in a collective's name: the call only launched it, and held nobody."""
 AWAITED = ".awaited"
 """The same: the rank stood waiting for it later, from here on."""
+CHANGED, UNCHANGED, REPLACED = "changed", "unchanged", "replaced"
+"""Values of the fact `gradients_of`: what became of the tensors that gradients went to; see `torch_taps/leaves.py`."""

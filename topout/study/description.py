@@ -22,6 +22,8 @@ from topout.study.job import Job
 from topout.study.system import System
 
 Described = TypeVar("Described")
+CALIBRATION = "calibration.json"
+"""The file in a run folder that describes its job and its machine."""
 NORMAL_TENTH = 1.2815515655446004
 """So many standard deviations above the mean lies the upper tenth of a normal distribution."""
 _WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
@@ -116,9 +118,18 @@ def _plain_value(text: str) -> bool | float | str:
 
 def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Described]:
     path = Path(name_or_path)
+    if name_or_path not in names(folder) and path.is_dir():
+        path = calibration_of(path)
     if path.suffix not in (".toml", ".json"):
+        if path.suffix == ".py":
+            raise TopoutError(
+                f"{path} is a script, and no description of a {folder[:-1]}.",
+                why="Nothing is run here: seconds and bytes come out of a run that was recorded.",
+                do=f"topout run {path}, then topout calibrate, and name the run folder",
+            )
         if name_or_path not in names(folder):
-            raise _unknown(f"{folder[:-1]} {name_or_path!r}", name_or_path, names(folder), "or a path to a .toml file")
+            others = "or a .toml or .json file, or a run folder after topout calibrate"
+            raise _unknown(f"{folder[:-1]} {name_or_path!r}", name_or_path, names(folder), others)
         text = files("topout.study").joinpath(folder, f"{name_or_path}.toml").read_text("utf-8")
         return describe(kind, tomllib.loads(text), name_or_path)
     try:
@@ -132,6 +143,14 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
     except ValueError as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the place that it names") from error
     return describe(kind, table.get(folder[:-1], table) if isinstance(table, dict) else table, str(path))
+
+
+def calibration_of(run: Path) -> Path:
+    """What `topout calibrate` wrote into a run folder."""
+    path = run / CALIBRATION
+    if not path.is_file():
+        raise TopoutError(f"{run} has no calibration.", why=f"There is no {CALIBRATION}.", do=f"topout calibrate {run}")
+    return path
 
 
 class _Reader:
@@ -235,5 +254,5 @@ def _unknown(place: str, word: str, known: list[str], why: str) -> TopoutError:
     return TopoutError(
         f"{place} is not known.",
         why=f"There are {', '.join(known)}; {why}.",
-        do=near[0] if near else "choose one of them",
+        do=f"did you mean {near[0]}?" if near else "choose one of them",
     )

@@ -98,18 +98,39 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
     return sorted(found, key=lambda fit: (fit.bound == "memory size", fit.step_s))
 
 
+_AMOUNTS = ("per_hour", "watts")
+_PRICES = 'date = "2026-11-01", then [device."H200"] with per_hour = 3.2 and watts = 700'
+
+
 def read_prices(path: Path) -> Prices:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        rows: Mapping[str, Any] = table["device"]
-        per_hour, watts = (_amounts(path, rows, key) for key in ("per_hour", "watts"))
-        return Prices(str(table["date"]), str(table.get("currency", "")), per_hour, watts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TopoutError(
-            f"{path} holds no prices.",
-            why=f"{type(error).__name__}: {error}",
-            do='date = "2026-11-01", then [device."H200"] with per_hour = 3.2 and watts = 700',
-        ) from error
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
+    except FileNotFoundError:
+        do = f"check the path, or write it: {_PRICES}"
+        raise TopoutError(f"There is no file {path}.", why="--prices names it.", do=do) from None
+    except OSError as error:
+        raise TopoutError(f"{path} cannot be read.", why=error.strerror or str(error), do=_PRICES) from error
+    except ValueError as error:
+        raise TopoutError(f"{path} holds no prices.", why=f"It is no TOML: {error}.", do=_PRICES) from error
+    lack = "It is empty." if not text.strip() else _lack(table)
+    if lack is not None:
+        raise TopoutError(f"{path} holds no prices.", why=lack, do=_PRICES)
+    per_hour, watts = (_amounts(path, table["device"], key) for key in _AMOUNTS)
+    return Prices(str(table["date"]), str(table.get("currency", "")), per_hour, watts)
+
+
+def _lack(table: Mapping[str, Any]) -> str | None:
+    """What keeps it from being a table of prices."""
+    rows = table.get("device")
+    if not isinstance(rows, dict) or not rows:
+        return "It has no [device.NAME]."
+    if "date" not in table:
+        return "It has no date, and prices change."
+    for name, row in rows.items():
+        if not isinstance(row, dict) or not any(key in row for key in _AMOUNTS):
+            return f"Device {name!r} has neither {' nor '.join(_AMOUNTS)}."
+    return None
 
 
 def amount_of(amounts: Mapping[str, float], device: str) -> float | None:
@@ -122,9 +143,9 @@ def amount_of(amounts: Mapping[str, float], device: str) -> float | None:
 
 
 def _amounts(path: Path, rows: Mapping[str, Any], key: str) -> dict[str, float]:
-    found = {name.lower(): float(row[key]) for name, row in rows.items() if key in row}
+    found = {name.lower(): row[key] for name, row in rows.items() if key in row}
     for name, amount in found.items():
-        if not 0 <= amount < inf:
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < inf:
             raise TopoutError(
                 f"{path}: {key} of {name!r} is {amount}.", why="It is a number, 0 or more.", do=f"{key} = 3.2"
             )

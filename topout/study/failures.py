@@ -24,6 +24,7 @@ from topout.study.job import Job
 from topout.study.step_model import Step
 
 DRAWS = 1000
+_SAVING = "--what-if checkpoint.every_steps=4000 --what-if checkpoint.bytes=1e9 --what-if checkpoint.bytes_per_s=1e9"
 _HOPELESS = 20.0
 """A stretch that needs e^20 tries does not end."""
 _MOST_FAILURES = 3e7
@@ -84,7 +85,8 @@ def age(job: Job, step: Step, nodes: int, undisturbed_s: float, *, seed: int = 0
         raise TopoutError(
             "The job does not say how often nodes fail.",
             why="failures.node_hours is 0, so none does.",
-            do="--what-if failures.node_hours=50000 --what-if failures.restart_s=300",
+            do="--what-if failures.node_hours=50000 --what-if failures.restart_s=300"
+            + ("" if checkpoint.every_steps else f" {_SAVING}"),
         )
     rate = nodes / (failures.node_hours * 3600)
     step_s = step.seconds - step.parts["failures"]
@@ -173,5 +175,5 @@ def _check(stretch: Stretch, nodes: int, saving_s: float) -> None:
         f"On {nodes:,} nodes this training does not end.",
         why=f"A failure comes every {1 / stretch.rate:,.0f} s, and checkpoints every {stretch.seconds:,.0f} s.",
         do=f"checkpoint.every_steps so that one comes every {shortest:,.0f} s" if shortest else
-        "say checkpoint.bytes, bytes_per_s and every_steps, so that there are checkpoints",
+        f"say how often it saves: {_SAVING}",
     )  # fmt: skip

@@ -50,7 +50,7 @@ def law_ranges(points: Sequence[ScalingPoint], counts: Sequence[int], *, seed: i
 
 def _draw(points: Sequence[ScalingPoint], random: np.random.Generator) -> dict[int, float]:
     """A rate below a tenth of the measured one is no rate; an interval of two runs can reach that far."""
-    spreads = {point.ranks: (point.high - point.low) / 2 / NORMAL_TENTH for point in points}
+    spreads = {point.ranks: (point.high - point.samples_per_s) / NORMAL_TENTH for point in points}
     return {
         point.ranks: max(0.1 * point.samples_per_s, point.samples_per_s + spreads[point.ranks] * float(random.normal()))
         for point in points

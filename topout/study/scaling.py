@@ -102,7 +102,7 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
         notes.append("Fewer than three runs at a point: its interval says little. --repeats 3")
     threads = {run.ranks: run.measures.environment.threads_per_rank for run in usable}
     if len(set(threads.values()) - {None}) > 1:
-        said = ", ".join(f"{ranks} ranks {count} each" for ranks, count in sorted(threads.items()))
+        said = ", ".join(f"{ranks} rank{'s' * (ranks > 1)} {count} each" for ranks, count in sorted(threads.items()))
         notes.append(f"Threads of a rank: {said}. More ranks share the same cores, so each computes more slowly.")
     notes += [_dip(early, late) for early, late in pairwise(points) if late.samples_per_s < early.samples_per_s]
     notes += [_superlinear(point, first) for point in points if point.efficiency > SUPERLINEAR]
@@ -168,7 +168,8 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
         num_runs=len(runs),
         batch=runs[0].batch,
         samples_per_s=value,
-        low=value - half,
+        # a few runs far apart say nothing of how slow it can be, but not less than nothing
+        low=max(0.0, value - half),
         high=value + half,
         speedup=value / reference,
         efficiency=value / reference / ranks,

@@ -6,6 +6,7 @@ is in `scaling`.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -46,15 +47,20 @@ def _failure(run: Mapping[str, Any]) -> str | None:
 
 
 def rank_counts(text: str | None, *, least: int = 2) -> list[int]:
-    try:
-        found = [int(part) for part in (text or "").split(",")]
-        if min(found) < 1 or len(set(found)) < least:
-            raise ValueError(text)
-    except ValueError:
-        why = "There are two at least, since speed-up is a ratio." if least > 1 else "They are whole and above zero."
-        problem = "There are no numbers of ranks." if text is None else f"--ranks {text} are no numbers of ranks."
-        raise TopoutError(problem, why=why, do="--ranks 1,2,4") from None
-    return sorted(set(found))
+    two = "There are two at least, since speed-up is a ratio."
+    do = "--ranks 1,2,4"
+    if text is None:
+        raise TopoutError("There are no numbers of ranks.", why=two if least > 1 else "--ranks was not given.", do=do)
+    found = set()
+    for part in text.split(","):
+        if not re.fullmatch(r"\s*\d+\s*", part, re.ASCII) or int(part) < 1:
+            what = f"{part.strip()!r} is not a whole number above 0." if part.strip() else "A number is missing."
+            why = f"{what} Commas part them."
+            raise TopoutError(f"--ranks {text} are no numbers of ranks.", why=why, do=do)
+        found.add(int(part))
+    if len(found) < least:
+        raise TopoutError(f"--ranks {text} is one number of ranks.", why=two, do=do)
+    return sorted(found)
 
 
 @dataclass(frozen=True)

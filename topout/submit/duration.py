@@ -20,9 +20,9 @@ def parse_duration(text: str, option: str = "--time") -> int:
     compact = "".join(text.split()).lower()
     seconds = _from_units(compact) if _UNITS.fullmatch(compact) else _from_clock(compact)
     if not seconds:
-        raise TopoutError(
-            f"{text!r} is not a time.", why="it is neither like 1d12h or 90m, nor like 02:00:00", do=f"try {option} 2h"
-        )
+        is_below = seconds == 0 or re.match(r"-\d", compact)
+        why = "it must be positive" if is_below else "it is neither like 1d12h or 90m, nor like 02:00:00"
+        raise TopoutError(f"{text!r} is not a time.", why=why, do=f"try {option} 2h")
     return seconds
 
 

@@ -98,6 +98,15 @@ def _check(site: Site) -> None:
             raise TopoutError(
                 f"{key} = {value} is not possible.", why=f"it comes from {site.origins[key]}", do=f"at least {least}"
             )
+    for key in ("account", "partition", "qos"):
+        value = getattr(site, key)
+        # the rest of it would be another word of the directive, or another line of the job script
+        if value and not (value.isprintable() and len(value.split()) == 1):
+            raise TopoutError(
+                f"{key} = {value!r} is not a name.",
+                why=f"a scheduler's names have no blanks and no line breaks; it comes from {site.origins[key]}",
+                do="write the name alone",
+            )
     homes = [key for key in ("venv", "conda", "container") if getattr(site, key)]
     if len(homes) > 1:
         where = ", ".join(f"{key} from {site.origins[key]}" for key in homes)

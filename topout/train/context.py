@@ -284,7 +284,8 @@ class Context:
     def _living(self) -> list[Wrapped]:
         """What scripts still have, in the order of wrapping, and the same on all ranks, which call this together."""
         if self._num_wrapped > 1:
-            # garbage is collected when it suits each rank
+            # garbage is collected when it suits each rank; a model may become some when its optimizer is gone
+            gc.collect()
             gc.collect()
         living = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
         if self._num_wrapped > 1:

@@ -5,7 +5,8 @@ each group by the optimizer's own arithmetic, on the same state; the script's `o
 left over. The same bits as without it: the optimizers that it takes treat every parameter by itself.
 
 Not where gradients are looked at or changed between backward and step: clipping, a loss scaler, a step that is skipped.
-The update has happened by then. Such a change is seen at `step()` and is an error, never a silent difference.
+The update has happened by then. Such a change is seen at `step()` and is an error, as far as torch counts changes: one
+written through `grad.data` or NumPy leaves no trace, and comparing values would take a pass over all gradients.
 """
 
 import threading
@@ -30,7 +31,8 @@ class EarlyUpdate:
         self._place, self._optimizer = place, optimizer
         self._partial = PartialStep(optimizer)
         self._lock = threading.Lock()
-        self._updated: dict[Any, tuple[Any, int]] = {}
+        self._updated: dict[Any, tuple[Any, int, int]] = {}
+        """Parameter -> its gradient, how often that had been changed, and where its memory was."""
         self._settings: Settings = []
         self._held: list[tuple[Any, Any]] = []
         optimizer.register_step_pre_hook(self._before_step)
@@ -68,7 +70,7 @@ class EarlyUpdate:
                 self._optimizer._step_supports_amp_scaling = True
             self._partial.apply(parameters, gradients, self._settings, flat=flat, divisor=divisor)
             self._updated |= {
-                parameter: (gradient, gradient._version)
+                parameter: (gradient, gradient._version, gradient.data_ptr())
                 for parameter, gradient in zip(parameters, gradients, strict=True)
                 if gradient is not None
             }
@@ -79,8 +81,10 @@ class EarlyUpdate:
             raise changed("a loss scaler came", OPTION)
         if self._updated and self._partial.settings() != self._settings:
             raise changed("the optimizer's settings were changed", OPTION)
-        for parameter, (gradient, version) in self._updated.items():
-            if parameter.grad is not gradient and parameter.grad is not None:
+        for parameter, (gradient, version, data_ptr) in self._updated.items():
+            is_another = parameter.grad is not gradient and parameter.grad is not None
+            # the latter by `grad.data = …`
+            if is_another or gradient.data_ptr() != data_ptr:
                 raise changed("a gradient was replaced", OPTION)
             if gradient._version != version:
                 raise changed("a gradient was changed", OPTION)

@@ -15,6 +15,7 @@ import atexit
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -115,15 +116,17 @@ class ForwardOverlap:
         return None, self._average
 
     def watch(self, ddp: Any) -> None:
-        self._model, self._watched = ddp.module, WhoWaits(ddp.module, self.wait)
+        # weakly: the model would hold its optimizer, and what `wrap` remembers holds the model as long as that is there
+        wait = _weakly(self.wait)
+        self._model, self._watched = ddp.module, WhoWaits(ddp.module, wait)
         ddp.register_forward_pre_hook(self._before_model, prepend=True)
         ddp.register_forward_hook(self.wait)
         # backward comes to the last first
-        last = [parameter for parameter in self._model.parameters() if parameter.requires_grad][-1]
-        last.register_hook(lambda _: self._check_none_is_left(last))
+        self._last = [parameter for parameter in self._model.parameters() if parameter.requires_grad][-1]
+        self._last.register_hook(_weakly(self._check_none_is_left))
         for module in self._model.modules():
-            module.register_state_dict_pre_hook(self.wait)
-            module.register_load_state_dict_pre_hook(self.wait)
+            module.register_state_dict_pre_hook(wait)
+            module.register_load_state_dict_pre_hook(wait)
 
     def wait(self, *_: Any, **__: Any) -> None:
         """All parameters are up to date afterwards."""
@@ -180,10 +183,10 @@ class ForwardOverlap:
             self._awaited, self._order, self._num_backwards = {}, None, 0
         return known
 
-    def _check_none_is_left(self, parameter: Any) -> None:
+    def _check_none_is_left(self, _: Any) -> None:
         """Before a gradient is added to what is there; DDP may have copied it."""
         may_be_left, self._may_be_left = self._may_be_left, False
-        if may_be_left and is_left(parameter.grad):
+        if may_be_left and is_left(self._last.grad):
             raise TopoutError(
                 f"With {OPTION} a backward came without optimizer.zero_grad() after the last step.",
                 why="Gradients are gone when they have been averaged, so that new ones cannot be added to them.",
@@ -256,7 +259,7 @@ class ForwardOverlap:
         self._waits = self._watched.finish()
         # the model itself in any case: called in evaluation, it waits for everything
         for module in {self._model, *self._waits}:
-            module.register_forward_pre_hook(self._before_module, prepend=True)
+            module.register_forward_pre_hook(_weakly(self._before_module), prepend=True)
 
     def _before_module(self, module: Any, _: Any) -> None:
         if not self._model.training:
@@ -300,6 +303,18 @@ def check_overlap(model: Any, optimizer: Any, place: Place, *, find_unused_param
 
 def _after_backward(callback: Any) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """While gradients travel, those who carry them hold its object; afterwards there is nothing left to wait for."""
+    reference = weakref.WeakMethod(method)
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args, **kwargs)
+
+    return called
 
 
 def _await_the_last() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from topout.train.fused_fit import is_dense, is_half_on_a_cpu, like_parameters
+from topout.train.own_settings import keep_loaded, keep_own
 from topout.train.quick_step import hasten
 
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -23,6 +24,7 @@ def fuse(optimizer: Any) -> bool:
     """
     if not _may_fuse(optimizer):
         return False
+    keep_own(optimizer)
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, None
     optimizer.defaults["fused"], optimizer.defaults["foreach"] = True, None
@@ -44,6 +46,7 @@ def fuse(optimizer: Any) -> bool:
 
 def _after_load(optimizer: Any) -> None:
     """A checkpoint brings the settings of the optimizer that wrote it, which may not have been fused."""
+    keep_loaded(optimizer)
     if not fuse(optimizer):
         optimizer._step_supports_amp_scaling = False
 

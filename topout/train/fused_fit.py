@@ -98,7 +98,7 @@ def _with_copies(parameters: list[Any]) -> Iterator[Callable[[], None]]:
         gradient = parameter.grad
         if gradient.layout is torch.strided and is_dense(parameter) and not lie_alike(gradient, parameter):
             parameter.grad = copied = like(parameter, gradient)
-            yield partial(_give_back, parameter, copied, gradient)
+            yield partial(_give_back, parameter, copied, copied._version, gradient)
 
 
 def like(parameter: Any, gradient: Any) -> Any:
@@ -106,7 +106,10 @@ def like(parameter: Any, gradient: Any) -> Any:
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
 
 
-def _give_back(parameter: Any, copied: Any, gradient: Any) -> None:
-    """Unless a closure has computed another one since."""
+def _give_back(parameter: Any, copied: Any, version: int, gradient: Any) -> None:
+    """Unless a closure has computed another one since; with what a later hook has made of it, such as clipping."""
     if parameter.grad is copied:
+        if copied._version != version:
+            with torch.no_grad():
+                gradient.copy_(copied)
         parameter.grad = gradient

@@ -76,6 +76,9 @@ class FusedGroup:
         if are_contiguous and all(map(_are_contiguous, state)):
             self._sizes, self._contiguous = sizes, kept
             return True
+        if any(gradient.layout is not torch.strided for gradient in gradients):
+            # a sparse one of a single element would seem to lie alike
+            return False
         strides = list(map(torch.Tensor.stride, self.parameters))
         if strides != self._dense_strides:
             # they were laid out anew

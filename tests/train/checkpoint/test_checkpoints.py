@@ -1,5 +1,6 @@
 """One rank: what comes back, what is kept, and what goes wrong with whom told."""
 
+import copy
 import errno
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.train.checkpoint.conftest import MakeTraining
 from topout.schema.errors import TopoutError
 from topout.train.checkpoint import files
 from topout.train.checkpoint.store import Store
+from topout.train.fused import fuse
 
 
 def steps(tmp_path: Path) -> list[int]:
@@ -268,6 +270,15 @@ def test_a_run_keeps_its_own_kernels(training: MakeTraining) -> None:
     fused.checkpoints.restore()
     assert fused.optimizer.param_groups[0]["fused"] is True
     fused.take(1).close()
+
+
+def test_what_was_fused_is_fused_again_and_the_script_s_own_settings_stay_known(training: MakeTraining) -> None:
+    training().take(2).close()
+    again = training()
+    assert fuse(again.optimizer)
+    again.checkpoints.restore()
+    assert again.optimizer.param_groups[0]["fused"] is True
+    assert copy.deepcopy(again.optimizer).param_groups[0]["fused"] is None
 
 
 def test_a_further_module_may_come_and_go(training: MakeTraining) -> None:

@@ -9,6 +9,7 @@ Not for loops that use `torch.autograd.grad` or `torch.func`: they call no backw
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from topout.record.recorder import Recorder
@@ -30,11 +31,14 @@ class BackwardSteps:
         self._begun_ns = 0
         self._counted_flops_at = recorder.count_flops_at
         self._is_counting = False
+        self._look: Callable[[], bool] | None = None
         recorder.at_finish.insert(0, self.settle)
 
     def ended(self, end_ns: int) -> None:
         """A backward that the script called is over, on the main thread."""
         if self._is_counting:
+            if self._look is not None and not self._recorder.guard(self._look):
+                self._look = None
             self._recorder.close_step(self._code, end_ns)
             return
         self._ends_ns.append(end_ns)
@@ -43,6 +47,11 @@ class BackwardSteps:
             self._recorder.close_step(self._code, end_ns)
             self._recorder.guard(_note_lonely_ranks, self._recorder)
 
+    def watch(self, look: Callable[[], bool]) -> None:
+        """Called after each backward from now on, until it says that there is nothing more to see."""
+        if self._is_counting and self._look is None:
+            self._look = look
+
     def give_way(self) -> None:
         """Somebody else ends steps: these were none."""
         recorder = self._recorder
@@ -50,6 +59,7 @@ class BackwardSteps:
         if self._is_counting:
             recorder.number_anew(self._begun_ns)
             recorder.count_flops_at = self._counted_flops_at
+            recorder.fact(gradients_of=None)
 
     def settle(self) -> None:
         """The script is over, and nothing else ended a step; one that failed may have been on the way to it."""

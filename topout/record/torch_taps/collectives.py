@@ -8,7 +8,6 @@ import functools
 from threading import get_ident
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,7 +15,8 @@ from topout.record import gloo_threads
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.row_names import AWAITED, LAUNCHED
-from topout.record.torch_taps import flight
+from topout.record.torch_taps import flight, waits
+from topout.record.torch_taps.uncompiled import leave_uncompiled
 from topout.schema.event import NOT_GIVEN, Kind
 
 _OPERATIONS = (
@@ -27,27 +27,24 @@ _OPERATIONS = (
 )  # fmt: skip
 """The last two are what torch 2.13 calls those into a tensor, FSDP2's among them."""
 _POINT_TO_POINT = ("send", "recv", "isend", "irecv")
-_WORTH_A_ROW_NS = 20_000
-"""A shorter wait was for what was there already, or does not hold the host, as on a GPU."""
-
-Launches = WeakKeyDictionary[Any, tuple[int, int]]
-"""A work -> code of the row of waiting for it, and the collective's sequence number; gone with the work."""
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
     sequences: dict[str, int] = {}
-    launches: Launches = WeakKeyDictionary()
+    launches = waits.Launches()
     for name in (*_OPERATIONS, *_POINT_TO_POINT):
         if hasattr(module, name) and not recorder.settings.leaves_out(name):
             setattr(module, name, _tapped(module, name, sequences, launches, recorder))
-    recorder.guard(_tap_wait, module.Work, launches, recorder)
+    recorder.guard(waits.install, module.Work, launches, recorder)
     gloo_threads.install(module)
     recorder.groups = flight.GroupWatch(module)
     _tap_end(module, recorder)
     recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
 
 
-def _tapped(module: ModuleType, name: str, sequences: dict[str, int], launches: Launches, recorder: Recorder) -> Any:
+def _tapped(
+    module: ModuleType, name: str, sequences: dict[str, int], launches: waits.Launches, recorder: Recorder
+) -> Any:
     original, work_class = getattr(module, name), module.Work
     is_matched = name in _OPERATIONS
     operation, page = name.encode(), recorder.page
@@ -76,29 +73,9 @@ def _tapped(module: ModuleType, name: str, sequences: dict[str, int], launches: 
             called = name + LAUNCHED + group if is_launch else name + group
             recorder.span(recorder.code(Kind.COLLECTIVE, called), start_ns, num_bytes, sequence)
             if is_launch:
-                launches[work] = recorder.code(Kind.COLLECTIVE, name + AWAITED + group), sequence
+                launches.remember(work, (recorder.code(Kind.COLLECTIVE, name + AWAITED + group), sequence))
 
-    return collective
-
-
-def _tap_wait(work_class: Any, launches: Launches, recorder: Recorder) -> None:
-    """What a script launched with `async_op=True`, `isend` or `irecv` holds it when it waits for it."""
-    original = work_class.wait
-    unknown = recorder.code(Kind.COLLECTIVE, AWAITED)
-
-    @functools.wraps(original)
-    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or get_ident() in recorder.communicating:
-            return original(self, *args, **kwargs)
-        start_ns = now_ns()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            code, sequence = launches.pop(self, (unknown, NOT_GIVEN))
-            if now_ns() - start_ns >= _WORTH_A_ROW_NS:
-                recorder.span(code, start_ns, NOT_GIVEN, sequence)
-
-    work_class.wait = wait
+    return leave_uncompiled(collective)
 
 
 def _group_name(group: Any) -> str:
@@ -106,6 +83,7 @@ def _group_name(group: Any) -> str:
     return f"@{group.group_name}" if group is not None and hasattr(group, "group_name") else ""
 
 
+@leave_uncompiled
 def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     for candidate in (*args[:2], *kwargs.values()):
         if isinstance(candidate, (list, tuple)) and candidate and hasattr(candidate[0], "nbytes"):

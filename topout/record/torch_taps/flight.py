@@ -65,6 +65,9 @@ def record_arrivals(recorder: Recorder) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not recorder.is_active:
         return
+    distributed = torch.distributed
+    if distributed.is_initialized():
+        recorder.fact(backend=distributed.get_backend())
     dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
     if dump is None:
         recorder.note("this torch has no flight recorder: waiting and transfer are not told apart")
@@ -82,9 +85,6 @@ def record_arrivals(recorder: Recorder) -> None:
         start_ns = entry.time_created_ns - epoch + monotonic
         recorder.emit((code, start_ns, duration_ns, _num_bytes(entry), entry.collective_seq_id))
         _last_record_id = entry.record_id
-    distributed = torch.distributed
-    if distributed.is_initialized():
-        recorder.fact(backend=distributed.get_backend())
 
 
 def _num_bytes(entry: _Entry) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from topout.record.recorder import Recorder
+from topout.record.torch_taps.leaves import LeafWatch
 from topout.record.torch_taps.small_products import is_small_for_onednn
 
 _BACKWARD_AND_FORWARD = 3
@@ -109,6 +110,7 @@ class GraphFlops:
 
     def _walk(self, waiting: list[Node]) -> None:
         seen: set[Node] = set()
+        leaves: list[Any] = []
         has_convolutions = False
         while waiting and len(seen) < _MAX_NODES:
             node = waiting.pop()
@@ -119,6 +121,8 @@ class GraphFlops:
             if "CompiledFunction" in name or "CheckpointFunction" in name:
                 self._is_whole = False
             has_convolutions = has_convolutions or name == "ConvolutionBackward0"
+            if name == "AccumulateGrad":
+                leaves.append(node.variable)
             count = _COUNTS.get(name)
             if count is not None:
                 flops = _BACKWARD_AND_FORWARD * count(node)
@@ -131,6 +135,9 @@ class GraphFlops:
                     self._num_small_products += 1
             waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
         self._recorder.fact(has_convolutions=has_convolutions)
+        # what is computed again inside a node has leaves that are not seen
+        if self._recorder.backwards is not None and self._is_whole:
+            self._recorder.backwards.watch(LeafWatch(self._recorder, leaves).look)
 
 
 def _may_use_tf32(name: str) -> bool:

@@ -12,6 +12,7 @@ import torch
 from topout.schema.errors import TopoutError
 from topout.train.checkpoint.captured import Captured, Source
 from topout.train.checkpoint.tree import decoded, encoded
+from topout.train.own_settings import own_groups
 
 
 class OptimizerEntry:
@@ -67,7 +68,7 @@ class OptimizerEntry:
                     self._rooms.append((parameter, key, kept))
         beside = decoded(tree["beside"], source.fresh)
         groups = decoded(tree["groups"], source.fresh)
-        for group, own in zip(groups, self.optimizer.param_groups, strict=False):
+        for group, own in zip(groups, own_groups(self.optimizer), strict=False):
             # which kernels are used is this run's choice
             group |= {name: own[name] for name in ("fused", "foreach") if name in own}
         for group in groups:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder, current
+from topout.record.row_names import AWAITED
 from topout.schema.event import NOT_GIVEN, Kind
 from topout.train.fusion.bucket import Reduction, averaging
 from topout.train.fusion.gradients import FusedGradients
@@ -160,7 +161,7 @@ def _await(engine: Any) -> None:
 
 
 def _record_wait(recorder: Recorder, group: Any, start_ns: int) -> None:
-    name = f"synchronize@{group.group_name}"
+    name = f"synchronize{AWAITED}@{group.group_name}"
     recorder.span(recorder.code(Kind.COLLECTIVE, name), start_ns, NOT_GIVEN, _num_awaited[name])
     _num_awaited[name] += 1
 
