@@ -189,6 +189,14 @@ def test_what_the_script_called_is_counted_once(pair: TwoRanks) -> None:
     assert measures.communication.bytes_per_step == 64
 
 
+def test_a_side_group_does_not_hide_that_arrivals_were_forgotten(pair: TwoRanks) -> None:
+    for rows in pair.rows:
+        for step in range(3, pair.num_steps):
+            rows.add(Kind.ARRIVAL, START_NS + 1000 * step + 100, name="all_reduce", value=64, ref=20_000 + step)
+        rows.add(Kind.ARRIVAL, START_NS + 4900, name="barrier@side", value=0, ref=1)
+    assert pair.phases().steps[0] >= 3
+
+
 def test_the_split_is_withheld_when_clocks_scatter_more_than_the_wait(tmp_path: Path) -> None:
     pair = TwoRanks(tmp_path, hosts=("n01", "n02"))
     pair.add(0, Kind.BACKWARD, 200, 900)

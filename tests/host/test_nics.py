@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.host.sys_trees import plant
+from topout.host import nics
 from topout.host.nics import (
     choose_interface,
     comparable_nics,
     faster_neighbour,
+    inner_addresses,
     nearest_nic,
     nic_variables,
     own_addresses,
@@ -88,6 +90,18 @@ def test_a_bond_has_the_hardware_below_it(tmp_path):
 def test_this_machines_interfaces_have_its_addresses():
     assert "127.0.0.1" in own_addresses()["lo"]
     assert all(nic.addresses or nic.hca for nic in read_nics())
+
+
+def test_a_bridge_to_containers_alone_has_inner_addresses(tmp_path, monkeypatch):
+    for name in ("docker0", "br0"):
+        (tmp_path / f"class/net/{name}/bridge").mkdir(parents=True)
+    (tmp_path / "class/net/br0/lower_eth0").mkdir()
+    (tmp_path / "class/net/eth0/device").mkdir(parents=True)
+    seen = {"docker0": "172.17.0.1", "br0": "10.0.0.5", "eth0": "10.1.0.5"}
+    kernel = {name: nics._Interface(flags=1, addresses=(address,)) for name, address in seen.items()}
+    monkeypatch.setattr(nics, "_SYS", str(tmp_path))
+    monkeypatch.setattr(nics, "_ask_kernel", lambda: kernel)
+    assert inner_addresses() == {"172.17.0.1"}
 
 
 # choosing

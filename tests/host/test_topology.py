@@ -168,6 +168,30 @@ def test_gpus_that_a_control_group_hides_are_not_counted(tmp_path, monkeypatch):
     assert [(gpu.uuid, gpu.numa) for gpu in list_gpus(sys_root, proc_root)] == [("GPU-00000004", 7)]
 
 
+def test_gpus_of_nvidia_that_nobody_has_opened_are_still_several(tmp_path):
+    for bus in ("01", "02"):
+        text = "Model: \t\t NVIDIA L4\nGPU UUID: \t GPU-????????-????-????-????-????????????\n"
+        write(tmp_path / f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information", text)
+    assert [gpu.uuid for gpu in list_gpus(tmp_path / "sys", tmp_path / "proc")] == ["", ""]
+    host = read_host({}, tmp_path / "sys", tmp_path / "proc")
+    assert join_hosts([host, host]).gpus == ("NVIDIA L4",) * 2
+
+
+@pytest.mark.parametrize("properties", ["unique_id 0\n", "", "unique_id 77\n"])
+def test_gpus_of_amd_without_a_number_of_their_own_are_still_several(tmp_path, properties):
+    for node in (1, 2, 3):
+        write(tmp_path / f"sys/class/kfd/kfd/topology/nodes/{node}/gpu_id", str(node))
+        write(
+            tmp_path / f"sys/class/kfd/kfd/topology/nodes/{node}/properties", f"gfx_target_version 110000\n{properties}"
+        )
+    roots = (tmp_path / "sys", tmp_path / "proc")
+    assert {gpu.uuid for gpu in list_gpus(*roots)} == {"GPU-000000000000004d" if "77" in properties else ""}
+    whole = read_host({}, *roots)
+    assert len(join_hosts([whole, whole]).gpus) == 3
+    views = [read_host({"ROCR_VISIBLE_DEVICES": str(number)}, *roots) for number in range(3)]
+    assert len(join_hosts(views).gpus) == 3, "a scheduler showed each task its own"
+
+
 # whole machines
 
 

@@ -63,6 +63,14 @@ def test_a_world_of_one_starts_no_cluster_of_tensorflow():
     assert told(world_of([1]), 0, "TF_") == {}
 
 
+def test_a_cluster_too_large_for_a_variable_is_left_out():
+    config = told(world_of([4000]), 0, "TF_")["TF_CONFIG"]
+    assert 50_000 < len(config) < 100_000
+    variables = framework_variables(world_of([6000]).ranks[0], world_of([6000]))
+    assert "TF_CONFIG" not in variables
+    assert {"JAX_PROCESS_ID", "HOROVOD_RANK"} < set(variables)
+
+
 def test_without_ports_only_horovod_which_needs_none_is_told():
     variables = framework_variables(world_of([2], ports=[0, 0]).ranks[0], world_of([2], ports=[0, 0]))
     assert {name.partition("_")[0] for name in variables} == {"HOROVOD"}

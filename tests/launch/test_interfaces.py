@@ -3,7 +3,7 @@
 import pytest
 
 from topout.launch import rendezvous
-from topout.launch.rendezvous import check_interface, own_interface
+from topout.launch.rendezvous import check_interface, own_interface, route_address
 from topout.schema.errors import TopoutError
 from topout.schema.spec import RunSpec
 
@@ -45,3 +45,18 @@ def test_a_host_that_only_starts_the_others_need_not_have_theirs():
     assert own_interface(["n2", "n3"], "eth0") == "eth0"
     assert own_interface(["n1", "n2"], "ib0") == "ib0", "one of those that talk over it says what is wrong"
     assert own_interface(["n1", "n2"], None) is None
+
+
+def test_the_way_to_a_host_whose_name_nothing_knows_is_the_fastest_there_is(monkeypatch):
+    monkeypatch.setattr(rendezvous, "_LATE_NAME_S", 0.0)
+
+    def unknown(*_, **__):
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", unknown)
+    assert route_address(["n1", "n2"], None) == "192.0.2.7"
+
+
+def test_with_an_interface_no_name_is_asked_for(monkeypatch):
+    monkeypatch.setattr(rendezvous, "resolve", None)
+    assert route_address(["n1", "n2"], "eth0") == "192.0.2.7"

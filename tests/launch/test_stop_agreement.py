@@ -157,7 +157,6 @@ def test_a_host_that_does_not_answer_lets_the_others_go_on_until_it_does():
     agreement = StopAgreement(hosts=[0, 1], answer_within_s=5, again_after_s=2)
     assert agreement.ask(100.0) == Order(kind="freeze", round=1)
     assert agreement.hear(0, 1, 40) is None
-    assert agreement.silent_hosts == [1]
     assert agreement.look(104.9) is None
     assert agreement.look(105.0) == Order(kind="withdraw", round=1)
     assert agreement.hear(1, 1, 40) is None, "too late for its round"
@@ -167,6 +166,29 @@ def test_a_host_that_does_not_answer_lets_the_others_go_on_until_it_does():
     assert agreement.hear(1, 2, 61) is None
     assert agreement.hear(0, 2, 60) == Order(kind="stop", round=2, call=62)
     assert agreement.stop_at == 62
+
+
+def test_a_host_whose_ranks_have_ended_is_not_waited_for():
+    agreement = StopAgreement(hosts=[0, 1, 2])
+    assert agreement.leave(0) is None, "nobody has asked yet"
+    agreement.ask(0.0)
+    assert agreement.hear(1, 1, 40) is None
+    assert agreement.leave(2) == Order(kind="stop", round=1, call=41)
+    assert agreement.leave(1) is None, "decided already"
+
+
+def test_calls_of_ranks_that_have_ended_do_not_count():
+    agreement = StopAgreement(hosts=[0, 1])
+    agreement.ask(0.0)
+    agreement.hear(0, 1, 90)
+    assert agreement.leave(0) is None
+    assert agreement.hear(1, 1, 50) == Order(kind="stop", round=1, call=51)
+
+
+def test_when_all_have_ended_there_is_nothing_to_agree_on():
+    agreement = StopAgreement(hosts=[0])
+    agreement.ask(0.0)
+    assert agreement.leave(0) is None
 
 
 def test_asking_twice_changes_nothing():

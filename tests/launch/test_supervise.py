@@ -1,5 +1,6 @@
 """What the launcher does with what ranks tell it, and with ranks that do not end."""
 
+import errno
 import os
 import signal
 import sys
@@ -128,6 +129,73 @@ open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
 """
     assert supervise(script).cause is Cause.ALL_DONE
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+class StoppedProcess:
+    """A rank in state T, as far as a look at it goes."""
+
+    rank = rank(3)
+    status_fd, pidfd, is_alive = -1, None, True
+    passed_on: tuple[int, ...] = ()
+
+    def state(self) -> str:
+        return "T"
+
+    def pass_on(self, number: int) -> None:
+        self.passed_on += (number,)
+
+    def tell(self, number: int) -> None:
+        pytest.fail("it was to be left alone")
+
+
+def test_ranks_that_pause_with_the_whole_job_do_not_count_as_stopped():
+    process = StoppedProcess()
+    with LauncherSignals() as signals:
+        supervisor = Supervisor([process], [], signals, say=pytest.fail, note=pytest.fail, limits=Limits(stopped_s=3))
+    supervisor.pause(True)
+    for now in range(100):
+        supervisor._look_for_stopped(now)
+    supervisor.pause(False)
+    for now in range(100, 103):
+        supervisor._look_for_stopped(now)
+    assert supervisor._cause is Cause.ALL_DONE
+    supervisor._look_for_stopped(103)
+    assert supervisor._cause is Cause.RANK_STOPPED
+    assert process.passed_on == (signal.SIGSTOP, signal.SIGCONT)
+
+
+def test_a_launcher_whose_job_is_paused_reports_nothing():
+    """The one that leads is stopped then, and a connection that nobody reads breaks in the end."""
+    reports: list[float] = []
+    process = RankProcess(rank(0), [sys.executable, "-c", "import time; time.sleep(0.6)"], lambda fd: dict(os.environ))
+    with LauncherSignals() as signals:
+        supervisor = Supervisor([process], [], signals, say=pytest.fail, note=pytest.fail, watch=reports.append)
+        supervisor._is_paused = True
+        supervisor.run()
+    process.close()
+    assert reports == []
+
+
+@pytest.mark.parametrize("num_pipes", [0, 1, 2, 3])
+def test_a_rank_that_cannot_be_started_leaves_no_descriptor_behind(monkeypatch, num_pipes):
+    """Descriptors run out at the first, second or third pipe, or at the fork."""
+    pipe = os.pipe
+    ends: list[int] = []
+
+    def scarce_pipe():
+        if len(ends) == 2 * num_pipes:
+            raise OSError(errno.EMFILE, "Too many open files")
+        ends.extend(pipe())
+        return ends[-2], ends[-1]
+
+    def no_fork(*words, **more):
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "pipe", scarce_pipe)
+    monkeypatch.setattr("topout.launch.rank_process._exec", no_fork)
+    with pytest.raises(OSError, match=r"open files|unavailable"):
+        RankProcess(rank(0), ["true"], lambda fd: {})
+    assert [end for end in ends if os.path.exists(f"/proc/self/fd/{end}")] == []
 
 
 def test_a_rank_is_bound_before_its_first_line():

@@ -23,5 +23,7 @@ def test_the_published_example_comes_out():
 def test_texts_are_compared_and_nonces_differ():
     assert is_same_text("abc", "abc")
     assert not is_same_text("abc", "abd")
+    assert not is_same_text("é", "abc")
+    assert not is_same_text("\ud800", "abc")
     assert len({new_nonce() for _ in range(100)}) == 100
     assert len(new_nonce()) == 32

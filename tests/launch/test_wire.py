@@ -17,7 +17,7 @@ from topout.launch.member import Member
 from topout.launch.ports import free_ports, hold_port
 from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
-from topout.launch.wire import NotOursError, Wire
+from topout.launch.wire import NotOursError, Wire, encoded
 from topout.schema.errors import TopoutError
 from topout.schema.world import Core, Host
 
@@ -81,6 +81,58 @@ def test_who_does_not_know_the_token_is_refused_and_holds_nobody_up():
     assert results == [["n2"]]
     silent.close()
     noisy.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind": "answer", "proof": "\\u00e9"}',
+        b'{"kind": "answer", "proof": "\\ud800", "nonce": "\\ud800"}',
+        b'{"kind": "answer", "proof": ' + 2000 * b"[" + 2000 * b"]" + b"}",
+        b'{"kind": "answer", "proof": 7, "nonce": [], "topout": {}}',
+        b"[" * 4000,
+        b"[" * 60_000,
+    ],
+    ids=["not ASCII", "a surrogate", "nested", "not texts", "deep", "deep and long"],
+)
+def test_no_line_of_a_stranger_ends_the_job(line):
+    listener = listen("127.0.0.1")
+    port = listener.getsockname()[1]
+    results, thread = in_background(gather, listener, "secret", 1)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(line + b"\n")
+        say_hello(port, "secret")
+        thread.join(10)
+    assert results == [["n2"]]
+
+
+def test_a_long_line_of_a_stranger_is_not_even_parsed(monkeypatch):
+    left, right = socket.socketpair()
+    wire = Wire(right)
+    wire._settle()
+    parsed: list[bytes] = []
+    monkeypatch.setattr("topout.launch.wire.parse_message", parsed.append)
+    left.sendall(b"{}\n" + b" " * 5000 + b"{}\n{}\n")
+    assert wire.receive() == []
+    assert (wire.is_open, parsed) == (False, [b"{}"])
+    left.close()
+
+
+def test_a_nonce_that_is_no_text_proves_nothing():
+    impostor = socket.create_server(("127.0.0.1", 0))
+
+    def pretend():
+        connection, _ = impostor.accept()
+        connection.sendall(b'{"kind": "challenge", "nonce": "\\ud800", "topout": []}\n')
+        connection.recv(4096)
+        connection.sendall(b'{"kind": "welcome", "proof": "\\ud800"}\n')
+        connection.recv(4096)
+
+    _, thread = in_background(pretend)
+    with pytest.raises(NotOursError, match="token"):
+        connect_once("127.0.0.1", impostor.getsockname()[1], "secret")
+    thread.join(10)
+    impostor.close()
 
 
 def test_a_head_that_does_not_know_the_token_is_not_obeyed():
@@ -168,6 +220,32 @@ def test_a_message_larger_than_the_sockets_buffer_arrives_whole():
         sender.flush()
         messages += receiver.receive()
     assert messages == [{"kind": "output", "data": text}]
+
+
+def test_shared_content_arrives_beside_a_links_own():
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    sender._settle()
+    receiver._settle()
+    sender.send("start", encoded(world={"a": [1, "é"]}, run=None), ranks=(3,))
+    assert receiver.receive() == [{"kind": "start", "ranks": [3], "world": {"a": [1, "é"]}, "run": None}]
+
+
+def test_what_could_not_be_sent_leaves_while_waiting():
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    sender._settle()
+    receiver._settle()
+    receiver._longest_bytes = 1 << 24
+    sender.send("output", data="x" * 1_000_000)
+    assert sender.has_unsent
+    messages: list = []
+    for _ in range(1000):
+        messages += receiver.receive()
+        if not sender.has_unsent:
+            break
+        sender.wait(5.0)
+    assert len(messages + receiver.receive()) == 1
 
 
 def test_the_port_comes_from_the_job_and_a_taken_one_is_passed_over():

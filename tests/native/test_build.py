@@ -55,3 +55,16 @@ def test_other_sources_have_another_name(tmp_path, monkeypatch):
     with (tmp_path / "crc32c.c").open("a") as file:
         file.write("/* changed */\n")
     assert build.file_name_of("plain") != before
+
+
+def test_where_the_compiler_does_not_know_the_best_processor_the_next_one_serves(tmp_path, monkeypatch):
+    """As GCC 7 on a processor with AVX-512."""
+    best, *others = build.usable_variants()
+    refused = build.machine_variants()[best][-1]
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\nfor word; do [ "$word" = {refused} ] && exit 1; done\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(build, "places", lambda: [tmp_path / "lib"])
+    monkeypatch.setattr(build, "OPTIONS", tuple("-O0" if word == "-O3" else word for word in build.OPTIONS))
+    monkeypatch.setenv("CC", str(compiler))
+    assert build.find_or_compile().name == build.file_name_of(others[0])

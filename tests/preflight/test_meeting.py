@@ -6,8 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.preflight.company import free_port, run_company
-from topout.preflight.probes.meeting import meet, token_of
+from topout.preflight.probes.meeting import meet, server_at, token_of
 
 
 def environment(number: int, size: int, port: int) -> dict[str, str]:
@@ -31,6 +33,16 @@ with meet(deadline_s=time.monotonic() + 30) as meeting:
 """
     said = [json.loads(out) for out in run_company(tmp_path, 3, script)]
     assert said == [[["n0", "n1", "n2"], [0, 1, 4], None, "127.0.0.1"]] * 3
+
+
+@pytest.mark.parametrize(("address", "family"), [("10.0.0.1", socket.AF_INET), ("fd00::1", socket.AF_INET6)])
+def test_a_probe_listens_in_the_family_of_its_address(
+    monkeypatch: pytest.MonkeyPatch, address: str, family: int
+) -> None:
+    asked = []
+    monkeypatch.setattr(socket, "create_server", lambda place, **options: asked.append((place, options["family"])))
+    server_at((address, 0))
+    assert asked == [((address, 0), family)]
 
 
 def test_one_host_meets_itself() -> None:

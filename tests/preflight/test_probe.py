@@ -1,6 +1,7 @@
 """The probe of a host goes through all its stages, whatever one of them does."""
 
 import json
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from topout.preflight.orders import Orders
 from topout.preflight.probes.framework import kernel_in
 from topout.preflight.probes.imports import container_name, time_import
 from topout.preflight.probes.instruction_sets import compare_instruction_sets
-from topout.preflight.probes.limits import chosen, read_limits
+from topout.preflight.probes.limits import _own_address, chosen, read_limits
 from topout.preflight.probes.machine import read_clock_hz, read_flags, read_versions
 
 WITHOUT_TORCH = """
@@ -176,3 +177,19 @@ def test_orders_survive_the_command_line() -> None:
     orders = Orders(data="/d", kernels=True, pythons=("a b", "c"), talks=True, limit_s=3.0)
     assert Orders.from_text(orders.to_text()) == orders
     assert json.loads(orders.to_text())["data"] == "/d"
+
+
+@pytest.mark.parametrize(
+    ("known", "address"), [(["fd00::1"], "fd00::1"), (["fd00::1", "10.0.0.1"], "10.0.0.1"), ([], None)]
+)
+def test_a_host_of_either_family_knows_its_address(
+    monkeypatch: pytest.MonkeyPatch, known: list[str], address: str | None
+) -> None:
+    def answer(*_: object, **__: object) -> list[tuple[object, ...]]:
+        if not known:
+            raise OSError("Name or service not known")
+        families = [socket.AF_INET6 if ":" in found else socket.AF_INET for found in known]
+        return [(family, socket.SOCK_STREAM, 6, "", (found, 0)) for family, found in zip(families, known, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    assert _own_address() == address

@@ -6,6 +6,7 @@ On a stand-in for CUDA whose streams are lists of times; real devices are in the
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -16,12 +17,20 @@ from topout.record.torch_taps.device import DeviceClock
 from topout.schema.event import Kind
 
 
+class Stream(NamedTuple):
+    """What the clock looks at."""
+
+    name: str
+    device: int
+
+
 class StandInCuda:
     """Each stream has a time of its own, in milliseconds."""
 
     def __init__(self) -> None:
-        self.times = {"own": 0.0, "side": 0.0}
+        self.times = {"own": 0.0, "side": 0.0, "other GPU": 0.0}
         self.stream = "own"
+        self.is_failing = False
         cuda = self
 
         class Event:
@@ -30,6 +39,8 @@ class StandInCuda:
                 self.at_ms = -1.0
 
             def record(self) -> None:
+                if cuda.is_failing:
+                    raise RuntimeError("an illegal memory access was encountered")
                 self.at_ms = cuda.times[cuda.stream]
 
             def query(self) -> bool:
@@ -46,8 +57,8 @@ class StandInCuda:
     def is_current_stream_capturing(self) -> bool:
         return False
 
-    def current_stream(self) -> str:
-        return self.stream
+    def current_stream(self) -> "Stream":
+        return Stream(self.stream, device=int(self.stream == "other GPU"))
 
     @contextmanager
     def on(self, stream: str):
@@ -112,6 +123,31 @@ def test_a_loader_that_copies_ahead_disturbs_no_phase(device, where: str) -> Non
     assert {phase for phase, _ in rows} == {"input", "forward", "backward", "optimizer"}
     assert sum(length_ns for _, length_ns in rows) == 30_000_000
     assert min(length_ns for _, length_ns in rows) >= 0
+
+
+def test_a_part_of_the_step_on_another_gpu_is_not_followed(device) -> None:
+    cuda, clock, rows = device
+
+    def elsewhere() -> None:
+        with cuda.on("other GPU"):
+            clock.mark("forward")
+
+    for _ in range(3):
+        step(cuda, clock, elsewhere)
+    clock.poll()
+    assert sum(length_ns for _, length_ns in rows) == 30_000_000
+
+
+def test_a_device_that_fails_is_not_followed_any_more(device) -> None:
+    cuda, clock, _ = device
+    recorder = clock._recorder
+    recorder.mark = clock.mark
+    cuda.is_failing = True
+    step(cuda, clock, lambda: None)
+    assert recorder.mark is None
+    assert "an illegal memory access" in recorder.notes[0]
+    clock.step_ended(3)
+    assert recorder.mark is None
 
 
 def end_step(clock, number: int) -> None:

@@ -235,6 +235,34 @@ def test_an_evaluation_on_grid_engine_leaves_out_the_parallel_environment(tmp_pa
     assert "-pe" not in evaluation and "#$ -l gpu=1\n" in evaluation
 
 
+def test_a_scheduler_that_does_not_answer_may_have_taken_the_job(tmp_path, monkeypatch):
+    monkeypatch.setattr("topout.submit.submission._ANSWER_WITHIN_S", 0.05)
+    with pytest.raises(TopoutError, match="Stub did not answer; the job may be in line") as caught:
+        submit(submission(tmp_path, plugin=stub_plugin(["sh", "-c", "exec sleep 9"])))
+    assert "before you submit again" in caught.value.do
+    (folder,) = (tmp_path / "topout-runs/jobs").iterdir()
+    assert JobFolder(folder).script.exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem", "do"),
+    [
+        ("echo bad qos >&2; exit 1", "Job 17 is submitted, its evaluation is not.", "mend what it names in "),
+        ("exec sleep 9", "Job 17 is submitted, its evaluation perhaps.", "look at your jobs"),
+    ],
+)
+def test_an_evaluation_that_is_refused_leaves_the_training_in_line(tmp_path, monkeypatch, answer, problem, do):
+    monkeypatch.setattr("topout.submit.submission._ANSWER_WITHIN_S", 0.3)
+    only_training = ["sh", "-c", f'case "$0" in *eval.sh) {answer};; esac; cat "$0"']
+    with pytest.raises(TopoutError) as caught:
+        submit(submission(tmp_path, plugin=stub_plugin(only_training), evaluation_words=("eval.py",)))
+    assert (caught.value.problem, caught.value.exit_code) == (problem, 3)
+    assert caught.value.do.startswith(do)
+    (folder,) = (tmp_path / "topout-runs/jobs").iterdir()
+    assert JobFolder(folder).job_id == "17"
+    assert JobFolder(folder).eval_script.exists()
+
+
 def test_an_evaluation_that_nothing_can_wait_for_is_said(tmp_path):
     asked = submission(tmp_path, scheduler="from-outside", evaluation_words=("eval.py",))
     with pytest.raises(TopoutError, match="its evaluation is not"):

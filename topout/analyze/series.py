@@ -98,7 +98,7 @@ def _spans(table: RankTable, start_ns: int) -> list[UserSpan]:
     return [
         UserSpan(
             rank=table.rank,
-            name=table.names[int(table.name_id[row])],
+            name=table.name(int(row)),
             start_ns=int(table.start_ns[row]) - start_ns,
             duration_ns=int(table.duration_ns[row]),
         )

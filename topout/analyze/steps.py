@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topout.analyze.accelerator import device_ns, on_device, runs_ahead
 from topout.analyze.collectives import Blocked, find_blocked
@@ -247,9 +248,16 @@ def _first_remembered(tables: Sequence[RankTable], edges_ns: Int64s) -> int:
     first = 0
     for table, edges in zip(tables, edges_ns, strict=True):
         arrivals = table.rows_of_any_thread(Kind.ARRIVAL)
-        if len(arrivals) and not runs_ahead(table) and table.ref[arrivals].min() > _FIRST_SEQUENCES:
+        if not runs_ahead(table) and any(first_of > _FIRST_SEQUENCES for first_of in _first_sequences(table, arrivals)):
             first = max(first, int(np.searchsorted(edges, table.start_ns[arrivals].min())))
     return first
+
+
+def _first_sequences(table: RankTable, arrivals: NDArray[np.intp]) -> list[int]:
+    """Of each process group: a small one may still be remembered from the start."""
+    groups = np.array([name.partition("@")[2] for name in table.names] or [""])
+    groups_of = groups[np.minimum(table.name_id[arrivals], len(groups) - 1)]
+    return [int(table.ref[arrivals[groups_of == group]].min()) for group in np.unique(groups_of)]
 
 
 def _unprofiled(tables: Sequence[RankTable], numbers: Int64s, first: int) -> tuple[int, int]:

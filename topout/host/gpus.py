@@ -28,6 +28,9 @@ class Gpu:
     vendor: str
     """`nvidia` or `amd`."""
     uuid: str = ""
+    """Empty where the driver does not tell it."""
+    place: str = ""
+    """Where the kernel lists it; tells GPUs without a UUID apart."""
     numa: int | None = None
     parts: tuple[str, ...] = ()
     """UUIDs of its MIG devices."""
@@ -77,7 +80,6 @@ def _nvidia_gpus(sys_root: Path, proc_root: Path) -> list[Gpu]:
     by_uuid = {gpu.uuid: gpu.numa for gpu in of_driver}
     by_order = [gpu.numa for gpu in of_driver] if len(of_driver) == len(listed) else [None] * len(listed)
     return [
-        # the driver's files hide the UUID of a GPU that nobody has opened yet
         Gpu(name=gpu.name, vendor="nvidia", uuid=gpu.uuid, numa=by_uuid.get(gpu.uuid, numa), parts=gpu.parts)
         for gpu, numa in zip(listed, by_order, strict=True)
     ] or of_driver
@@ -115,11 +117,14 @@ def _of_driver(sys_root: Path, proc_root: Path) -> list[Gpu]:
     found = []
     for path in sorted((proc_root / "driver/nvidia/gpus").glob("*/information")):
         text = read_text(path)
+        uuid = field_of(text, "GPU UUID")
         found.append(
             Gpu(
                 name=field_of(text, "Model"),
                 vendor="nvidia",
-                uuid=field_of(text, "GPU UUID"),
+                # of a GPU that nobody has opened yet, it says GPU-????????-…
+                uuid="" if "?" in uuid else uuid,
+                place=path.parent.name,
                 numa=numa_of_device(sys_root, path.parent.name),
             )
         )
@@ -136,6 +141,7 @@ def _amd_gpus(sys_root: Path) -> list[Gpu]:
         if read_text(node / "gpu_id").strip() in ("", "0"):
             continue  # a processor, or a GPU that the control group hides
         properties = dict(line.split(None, 1) for line in read_text(node / "properties").splitlines() if " " in line)
+        unique_id = int(properties.get("unique_id", 0))
         location = int(properties.get("location_id", 0))
         domain = int(properties.get("domain", 0))
         bus_id = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
@@ -144,7 +150,10 @@ def _amd_gpus(sys_root: Path) -> list[Gpu]:
             Gpu(
                 name=product or f"AMD {_architecture(int(properties.get('gfx_target_version', 0)))}",
                 vendor="amd",
-                uuid=f"GPU-{int(properties.get('unique_id', 0)):016x}",
+                # many models have none
+                uuid=f"GPU-{unique_id:016x}" if unique_id else "",
+                # not that on the bus, which the partitions of a GPU share
+                place=f"kfd {node.name}",
                 numa=numa_of_device(sys_root, bus_id),
             )
         )

@@ -61,7 +61,7 @@ def read_nics(sys_root: str | Path = _SYS) -> tuple[Nic, ...]:
         elif read_text(f"{net}/carrier").strip() != "0" and not _is_inner_bridge(net):
             found[name] = Nic(
                 name=name,
-                speed_bits_per_s=_speed_bits_per_s(net),
+                speed_bits_per_s=link_speed_bits_per_s(net),
                 numa=_numa(net),
                 addresses=interface.addresses,
             )
@@ -119,6 +119,16 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def inner_addresses() -> frozenset[str]:
+    """Of bridges to this host's own containers and virtual machines."""
+    bridges = [
+        interface
+        for name, interface in _ask_kernel().items()
+        if interface.addresses and interface.is_in_sys and _is_inner_bridge(f"{_SYS}/class/net/{name}")
+    ]
+    return frozenset(address for bridge in bridges for address in bridge.addresses)
+
+
 def _is_inner_bridge(net: str) -> bool:
     """docker0, virbr0: the same address on every host, and no way out."""
     return os.path.isdir(f"{net}/bridge") and _device(net) is None
@@ -133,7 +143,8 @@ def _device(net: str, depth: int = 3) -> str | None:
     return next((folder for folder in folders if folder is not None), None)
 
 
-def _speed_bits_per_s(net: str) -> float | None:
+def link_speed_bits_per_s(net: str) -> float | None:
+    """As the kernel says of an interface, by its folder under /sys/class/net; not known without hardware."""
     megabits = read_int(f"{net}/speed")
     # what has no hardware behind it makes its speed up: a veth says 10 Gbit/s whatever carries it
     return megabits * 1e6 if megabits is not None and megabits > 0 and _device(net) is not None else None

@@ -55,13 +55,18 @@ def read_host(environ: Mapping[str, str] = os.environ, sys_root: Folder = _SYS, 
         cores=cores,
         memory_bytes=memory_bytes(sys_root, proc_root),
         gpus=tuple(gpu.name for gpu in gpus),
-        gpu_ids=tuple(gpu.uuid for gpu in gpus) if all(gpu.uuid for gpu in gpus) else (),
+        gpu_ids=_identities([gpu.place or gpu.uuid for gpu in gpus]),
         gpu_numa=tuple(_domain_with_cores(gpu.numa, set(with_cores.values()), sys_root) for gpu in gpus),
         nics=read_nics(sys_root),
         cpu_model=cpu_model(proc_root),
         cpu_limit=cpu_limit(sys_root, proc_root),
         num_logical_cores=len(parse_cpu_list(read_text(f"{sys_root}/devices/system/cpu/online"))) or None,
     )
+
+
+def _identities(found: Sequence[str]) -> tuple[str, ...]:
+    """Empty unless each GPU has one of its own: MIG devices have that of the GPU they are part of."""
+    return tuple(found) if all(found) and len(set(found)) == len(found) else ()
 
 
 def join_hosts(views: Sequence[Host]) -> Host:

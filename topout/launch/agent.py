@@ -27,7 +27,7 @@ from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
 from topout.launch.signals import LauncherSignals
 from topout.launch.target import rank_command, rank_words
-from topout.launch.variables import PLACE_VARIABLE
+from topout.launch.variables import PLACE_VARIABLE, short_name
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
@@ -295,9 +295,8 @@ def _place(hosts: Sequence[str], node_rank: int | None) -> int:
     """This host's place among the job's: as the scheduler counts, else by name."""
     if node_rank is not None:
         return node_rank
-    own = socket.gethostname()
     with contextlib.suppress(ValueError):
-        return [host.partition(".")[0] for host in hosts].index(own.partition(".")[0])
+        return [short_name(host) for host in hosts].index(short_name(socket.gethostname()))
     return 0
 
 

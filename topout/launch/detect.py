@@ -50,7 +50,7 @@ def detect_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | N
     manager = _manager(environ)
     for name, variables in LAUNCHERS.items():
         if any(variable in environ for variable in variables):
-            inner: Allocation | None = _plugin(name).detect(environ)
+            inner: Allocation | None = scheduler_plugin(name).detect(environ)
             if inner is not None:
                 return _inside(inner, manager, environ)
     found: Allocation | None = None if manager is None else _asked(manager, manager.detect(environ), environ)
@@ -139,10 +139,19 @@ def _check_unknown_launcher(environ: Mapping[str, str]) -> None:
 
 def _manager(environ: Mapping[str, str]) -> ModuleType | None:
     for name, variables in MANAGERS.items():
-        if any(variable in environ for variable in variables) and (plugin := _plugin(name)).job_id(environ):
+        if any(variable in environ for variable in variables) and (plugin := scheduler_plugin(name)).job_id(environ):
             return plugin
     return None
 
 
-def _plugin(name: str) -> ModuleType:
-    return import_module(f"{PACKAGE}.{name}")
+def scheduler_plugin(name: str) -> ModuleType:
+    """The plug-in of an allocation, topout's own or one from outside."""
+    try:
+        return import_module(f"{PACKAGE}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{PACKAGE}.{name}":
+            raise
+        # looked up last: listing entry points costs a tenth of a launch
+        from topout.schema.plugin import load_plugin
+
+        return load_plugin(PACKAGE, name)

@@ -15,6 +15,9 @@ import json
 
 from topout.schema.world import Rank, World
 
+_LONGEST_CHARACTERS = 100_000
+"""The kernel starts no program with a variable above 128 KiB; so large a job does without TensorFlow's."""
+
 
 def framework_variables(rank: Rank, world: World) -> dict[str, str]:
     """Replace what the launcher inherited: a scheduler's own values describe its tasks, not these ranks."""
@@ -22,8 +25,8 @@ def framework_variables(rank: Rank, world: World) -> dict[str, str]:
     if all(other.port for other in world.ranks):
         variables |= _jax(rank, world)
         # with a cluster of one, TensorFlow would start a server that nobody calls
-        if world.size > 1:
-            variables["TF_CONFIG"] = _tensorflow(rank, world)
+        if world.size > 1 and len(config := _tensorflow(rank, world)) <= _LONGEST_CHARACTERS:
+            variables["TF_CONFIG"] = config
     return variables
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from topout import __version__
 from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
+from topout.launch.open_files import allow_open_files
 from topout.launch.plain_values import from_plain
 from topout.launch.signals import LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire
@@ -23,6 +24,8 @@ from topout.schema.light_dataclass import dataclass, field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+_ACCEPT_AGAIN_S = 0.05
 
 
 @dataclass
@@ -76,6 +79,7 @@ class Gathering:
 
         `check` raises when those who start the others gave up; `missing` names who is not among the numbers given.
         """
+        allow_open_files(num_wanted)
         self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
         progress_at = time.monotonic()
         while len(self._arrived()) < num_wanted:
@@ -113,7 +117,11 @@ class Gathering:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError:
+            # out of descriptors, say: the connection is still there, and would be offered again without end
+            time.sleep(_ACCEPT_AGAIN_S)
             return
         wire = Wire(connection)
         wire.challenge()

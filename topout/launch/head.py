@@ -6,6 +6,7 @@ It decides for the whole job; each of the others only runs the ranks of its host
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
+from topout.launch.wire import encoded
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
@@ -36,6 +38,10 @@ _REPLY_S = 20.0
 """For small questions to hosts that are all there."""
 _SILENCE_LOST_S = 60.0
 """A launcher that says nothing for so long is gone, or stopped; `watchdog` names it long before."""
+_LARGEST_GAP_S = 5.0
+"""Ticking less often than this, the head itself was stopped, and nobody could be heard meanwhile."""
+_STARTED_AT_ONCE = 64
+"""A start may be megabytes long, and each link keeps what has not left yet."""
 
 
 class Head:
@@ -59,6 +65,7 @@ class Head:
         self.watching: Watching | None = None
         self.has_told = False
         """A rank elsewhere was told to stop."""
+        self._ticked_at = time.monotonic()
 
     # before a round
 
@@ -95,19 +102,21 @@ class Head:
 
     def start(self, roster: Roster, world: World, spec: RunSpec, **more: Any) -> None:
         """`more` is what else a launcher needs to know, as `agent` reads it."""
-        self.lost_hosts.clear()
-        for number, link in self._taking_part(roster):
-            link.ranks = tuple(rank.rank for rank in roster.ranks_of[number])
-            link.ends = {}
-            link.has_finished = False
-            link.heard_at = time.monotonic()
-            link.wire.send(
-                "start",
-                world=to_plain(world),
-                spec=to_plain(spec),
-                ranks=link.ranks,
-                **more,
-            )
+        self._forget_last_round()
+        # each launcher knows its cores; those of all hosts are most of what would be sent
+        hosts = tuple(replace(host, cores=()) for host in world.hosts)
+        shared = encoded(world=to_plain(replace(world, hosts=hosts)), spec=to_plain(spec), **more)
+        taking_part = self._taking_part(roster)
+        deadline = time.monotonic() + _REPLY_S
+        for first in range(0, len(taking_part), _STARTED_AT_ONCE):
+            some = taking_part[first : first + _STARTED_AT_ONCE]
+            for number, link in some:
+                link.ranks = tuple(rank.rank for rank in roster.ranks_of[number])
+                link.has_finished = False
+                link.heard_at = time.monotonic()
+                link.wire.send("start", shared, ranks=link.ranks)
+            _deliver([link for _, link in some], deadline)
+        self._ticked_at = time.monotonic()
 
     def dismiss(self, exit_code: int) -> None:
         """Everybody goes home; with the job's exit code where a scheduler looks at each task's."""
@@ -162,9 +171,13 @@ class Head:
             link.wire.send("pause", is_paused=is_paused)
 
     def tick(self, now: float) -> None:
+        was_away = now - self._ticked_at > _LARGEST_GAP_S
+        self._ticked_at = now
         for link in self.links.values():
             if link.has_finished:
                 continue
+            if was_away:
+                link.heard_at = now
             link.wire.send("beat")
             silent_s = now - link.heard_at
             if silent_s > _SILENCE_LOST_S:
@@ -201,10 +214,8 @@ class Head:
             cause = Cause(message["cause"])
             self._supervisor.end_job(cause, orders, number=message.get("number"), rank=message.get("rank"))
         elif kind == "finished":
-            link.has_finished = True
             self.has_told |= bool(message.get("has_told"))
-            if self.watching is not None:
-                self.watching.finished(link.member.number)
+            self._finish(link)
         elif kind == "look" and self.watching is not None:
             self.watching.hear(link.member.number, message["ranks"])
         elif kind == "warned" and self.stopping is not None:
@@ -220,13 +231,21 @@ class Head:
         elif kind == "note":
             self._supervisor.note(f"{host}: {message['text']}")
 
+    def _finish(self, link: Link) -> None:
+        """From now on nobody waits for it."""
+        link.has_finished = True
+        if self.watching is not None:
+            self.watching.finished(link.member.number)
+        if self.stopping is not None:
+            self.stopping.finished(link.member.number)
+
     def _lose(self, link: Link, why: str) -> None:
         """A host that is gone takes its ranks with it."""
         if link.has_finished:
             return
         host = link.member.host.name
-        link.has_finished = True
         link.wire.close()
+        self._finish(link)
         self.lost_hosts.append(host)
         for rank in link.ranks:
             now_ns = time.monotonic_ns()
@@ -236,6 +255,16 @@ class Head:
             )
         if self._supervisor is not None:
             self._supervisor.end_job(Cause.HOST_LOST, AFTER_A_FAILURE)
+
+    def _forget_last_round(self) -> None:
+        """Also of launchers that are gone, and take no part any more."""
+        self.lost_hosts.clear()
+        self.tails.clear()
+        self.oom_kills.clear()
+        self.has_told = False
+        self.stopping = self.watching = None
+        for link in self.links.values():
+            link.ranks, link.ends = (), {}
 
     # questions
 
@@ -295,3 +324,17 @@ class Head:
                             exit_code=ExitCode.ENVIRONMENT,
                         )
         return replies
+
+
+def _deliver(links: Sequence[Link], deadline: float) -> None:
+    """Until all that was sent has left, or the deadline: long messages go in pieces, and beats are a second apart."""
+    poll = select.poll()
+    wires = {link.wire.fd: link.wire for link in links if link.wire.has_unsent}
+    for fd in wires:
+        poll.register(fd, select.POLLOUT)
+    while wires and (left_s := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            wires[fd].flush()
+            if not wires[fd].has_unsent:
+                poll.unregister(fd)
+                del wires[fd]

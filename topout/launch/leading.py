@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from topout.host.nics import inner_addresses
 from topout.launch.allocation import Allocation, Task
 from topout.launch.rendezvous import HEAD_VARIABLE, is_own, resolve, route_address
 from topout.schema.errors import ExitCode, TopoutError
@@ -35,7 +36,7 @@ def find_lead(allocation: Allocation, task: Task) -> Lead:
             do=f"export {HEAD_VARIABLE}=HOST, the host of rank 0, before the tasks are started",
             exit_code=ExitCode.ENVIRONMENT,
         )
-    addresses = tuple(address for name in head.split(",") for address in resolve(name))
+    addresses = _beyond_this_host([address for name in head.split(",") for address in resolve(name)])
     return Lead(addresses=addresses, is_own=_leads(task, allocation, addresses), is_on_one_host=False)
 
 
@@ -43,8 +44,28 @@ def own_address(lead: Lead, allocation: Allocation, interface: str | None) -> st
     """Where the others look for this task, which leads."""
     if lead.is_on_one_host:
         return LOOPBACK
-    reachable = [a for a in lead.addresses if is_own(a) and not a.startswith("127.") and a != "::1"]
+    reachable = [address for address in lead.addresses if is_own(address) and not _is_loopback(address)]
     return reachable[0] if reachable else route_address(allocation.hosts, interface)
+
+
+def head_addresses(lead: Lead, allocation: Allocation, interface: str | None) -> tuple[str, ...]:
+    """Where a task that follows looks for the one that leads.
+
+    Debian has a host's own name lead to 127.0.1.1. There the head does not listen, since no other host would find it.
+    """
+    if lead.is_on_one_host or not all(map(_is_loopback, lead.addresses)):
+        return lead.addresses
+    return (own_address(lead, allocation, interface),)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _beyond_this_host(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Without docker0's, which mpirun counts among its own: every host with Docker has the same."""
+    inner = inner_addresses()
+    return tuple(address for address in addresses if address not in inner) or tuple(addresses)
 
 
 def _leads(task: Task, allocation: Allocation, addresses: Sequence[str]) -> bool:

@@ -5,10 +5,8 @@ The same for a job of one host and for each host of a larger one. Not for decidi
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
-import resource
 import select
 import signal
 from collections.abc import Callable, Sequence
@@ -16,6 +14,7 @@ from functools import partial
 
 from topout.launch.becoming import load_ahead
 from topout.launch.log_pipe import LogPipe
+from topout.launch.open_files import allow_open_files
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess
@@ -67,7 +66,7 @@ class LocalRanks:
         self.processes: list[RankProcess] = []
         self._logs: list[tuple[LogPipe, LogPipe]] = []
         self._sampler: Sampler | None = None
-        _allow_open_files(_FDS_PER_RANK * len(ranks) + 64)
+        allow_open_files(_FDS_PER_RANK * len(ranks))
         self.stop_page = StopPage.create(len(ranks))
         self.pages: dict[int, StatusPage] = {}
         environment = partial(
@@ -233,11 +232,3 @@ class LocalRanks:
 def _close(fds: Sequence[int]) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _allow_open_files(num_needed: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < num_needed:
-        with contextlib.suppress(ValueError, OSError):
-            wanted = num_needed if hard == resource.RLIM_INFINITY else min(num_needed, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -6,11 +6,14 @@ other host connects once and both ends prove the token; a firewall between compu
 
 import contextlib
 import selectors
+import time
 from collections.abc import Callable
 
 from topout.launch.ports import hold_port, reusable
 from topout.launch.rendezvous import connect_once
 from topout.launch.wire import NotOursError, Wire
+
+_ACCEPT_AGAIN_S = 0.05
 
 
 def reach(address: str, port: int, token: str) -> str | None:
@@ -57,7 +60,11 @@ class MeetingPoint:
     def _welcome(self) -> None:
         try:
             connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
         except OSError:
+            # out of descriptors, say: the connection is still there, and would be offered again without end
+            time.sleep(_ACCEPT_AGAIN_S)
             return
         visitor = Wire(connection)
         visitor.challenge()

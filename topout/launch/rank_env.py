@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from os import PathLike
 
 from topout.host.nics import nic_variables
+from topout.launch.detect import scheduler_plugin
 from topout.launch.framework_env import framework_defaults, framework_variables
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FLIGHT_RECORDER_ROWS = 20_000
 
@@ -47,8 +43,7 @@ def rank_environment(
         environment.update(_place(rank, world), TORCHELASTIC_RUN_ID=str(run).rpartition("/")[2] if run else "topout")
         environment.update(framework_variables(rank, world))
     if scheduler is not None:
-        plugin: Any = import_module(f"topout.launch.schedulers.{scheduler}")
-        environment.update(plugin.rank_variables(rank, world))
+        environment.update(scheduler_plugin(scheduler).rank_variables(rank, world))
     # set by torchrun for its own store, which this job does not have
     environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     environment.pop("TOPOUT_RUN", None)

@@ -36,7 +36,7 @@ class RankProcess:
         self.told_at_ns: int | None = None
         self.ended_at_ns: int | None = None
         self.status_fd, status_write_fd = os.pipe()
-        out_fd, err_fd = -1, -1
+        self.out_fd, self.err_fd, out_fd, err_fd = -1, -1, -1, -1
         self._returncode: int | None = None
         """As subprocess counts: negative for a signal."""
         try:
@@ -57,7 +57,7 @@ class RankProcess:
             # these are the rank's own now
             raise
         except BaseException:
-            _close(status_write_fd, out_fd, err_fd)
+            _close(status_write_fd, out_fd, err_fd, self.status_fd, self.out_fd, self.err_fd)
             raise
         _close(status_write_fd, out_fd, err_fd)
         self.pidfd = _open_pidfd(self.pid)

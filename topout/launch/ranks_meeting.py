@@ -13,13 +13,15 @@ import time
 
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world, detect_allocation
-from topout.launch.leading import find_lead, own_address
+from topout.launch.leading import find_lead, head_addresses, own_address
+from topout.launch.open_files import allow_open_files
 from topout.launch.ports import reusable
 from topout.launch.rendezvous import INTERFACE_VARIABLE, connect, job_ports, job_token, listen
 from topout.launch.wire import HANDSHAKE_S, NotOursError, Wire
 from topout.schema.light_dataclass import dataclass
 
 START_TIMEOUT_S = 60.0
+_ACCEPT_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,8 @@ def meet_as_task(timeout_s: float = START_TIMEOUT_S) -> RanksMeeting | None:
     lead = find_lead(allocation, task)
     if lead.is_own:
         return _lead(allocation, task, own_address(lead, allocation, os.environ.get(INTERFACE_VARIABLE)), ports, token)
-    wire = connect(lead.addresses, ports, token, timeout_s=timeout_s)
+    addresses = head_addresses(lead, allocation, os.environ.get(INTERFACE_VARIABLE))
+    wire = connect(addresses, ports, token, timeout_s=timeout_s)
     try:
         told = wire.next_message(time.monotonic() + timeout_s)
         return _meeting(task, str(told["address"]), int(told["port"]), None)
@@ -72,6 +75,8 @@ def _lead(allocation: Allocation, task: Task, address: str, ports: list[int], to
 def _tell(door: socket.socket, token: str, address: str, port: int, num_others: int) -> None:
     """Until every other task has been told; whoever says nothing holds up nobody."""
     told = threading.Semaphore(0)
+    is_done = threading.Event()
+    allow_open_files(num_others)
 
     def answer(connection: socket.socket) -> None:
         wire = Wire(connection)
@@ -90,16 +95,24 @@ def _tell(door: socket.socket, token: str, address: str, port: int, num_others: 
         wire.close()
 
     def accept() -> None:
-        while True:
+        while not is_done.is_set():
             try:
                 connection, _ = door.accept()
             except OSError:
-                return
-            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+                # out of descriptors, say; some are given back soon
+                is_done.wait(_ACCEPT_AGAIN_S)
+                continue
+            try:
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+            except RuntimeError:
+                # out of threads; the other end tries again
+                connection.close()
+                is_done.wait(_ACCEPT_AGAIN_S)
 
     threading.Thread(target=accept, daemon=True).start()
     for _ in range(num_others):
         told.acquire()
+    is_done.set()
     # accept() in another thread is woken by a shutdown, not by a close
     door.shutdown(socket.SHUT_RDWR)
     door.close()

@@ -40,6 +40,8 @@ _TRIES_AT_FIRST_PORT = 4
 """Tasks start together, so the head is there in a moment, or will be long in coming."""
 _UNKNOWN_NAME_S = 10.0
 """A name service may be late for a moment when a thousand nodes ask; longer than this it does not know the name."""
+_LATE_NAME_S = 2.0
+"""Where the answer only helps to choose."""
 
 
 def new_token() -> str:
@@ -128,9 +130,9 @@ def is_own(address: str) -> bool:
     return True
 
 
-def resolve(name: str) -> list[str]:
+def resolve(name: str, patience_s: float = _UNKNOWN_NAME_S) -> list[str]:
     """Addresses of a host, IPv4 first. Waits a moment for a name service that is late."""
-    give_up_at = time.monotonic() + _UNKNOWN_NAME_S
+    give_up_at = time.monotonic() + patience_s
     while True:
         try:
             # in bytes: for a text Python loads its tables of letters beyond ASCII, which takes longer than to connect
@@ -204,7 +206,12 @@ def connect_once(address: str, port: int, token: str) -> Wire:
 def route_address(hosts: Sequence[str], interface: str | None) -> str:
     """The address of this host on the way to the job's others."""
     others = [host for host in hosts if not is_this_host(host)]
-    return choose_interface(read_nics(), resolve(others[0]) if others else [], interface)[0]
+    peers: list[str] = []
+    if others and interface is None:
+        # a name that nothing knows here is no hindrance: the others are told an address
+        with contextlib.suppress(TopoutError):
+            peers = resolve(others[0], patience_s=_LATE_NAME_S)
+    return choose_interface(read_nics(), peers, interface)[0]
 
 
 def own_interface(hosts: Sequence[str], interface: str | None) -> str | None:

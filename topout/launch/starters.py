@@ -14,10 +14,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import import_module
 
 from topout.launch.allocation import Allocation
-from topout.launch.detect import PACKAGE
+from topout.launch.detect import scheduler_plugin
 from topout.launch.rendezvous import (
     HEAD_VARIABLE,
     INTERFACE_VARIABLE,
@@ -29,6 +28,7 @@ from topout.launch.rendezvous import (
     route_address,
 )  # fmt: skip
 from topout.launch.signals import LauncherSignals
+from topout.launch.variables import remove_private_files
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
 
@@ -84,7 +84,7 @@ class Starters:
     """The scheduler's own commands that run a launcher on every host."""
 
     def __init__(self, allocation: Allocation, num_hosts: int, variables: dict[str, str]) -> None:
-        self._plugin: Any = _plugin(allocation.scheduler)
+        self._plugin: Any = scheduler_plugin(allocation.scheduler)
         command = [sys.executable, "-P", "-m", "topout.launch.agent"]
         environment = {**self._plugin.start_environment(os.environ), **variables}
         self._processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
@@ -134,6 +134,7 @@ class Starters:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             output.close()
+        remove_private_files()
 
 
 def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
@@ -147,13 +148,3 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
         seconds = 0.0
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
-
-
-def _plugin(name: str) -> Any:
-    try:
-        return import_module(f"{PACKAGE}.{name}")
-    except ModuleNotFoundError:
-        # one from outside, of an entry point
-        from topout.schema.plugin import load_plugin
-
-        return load_plugin(PACKAGE, name)

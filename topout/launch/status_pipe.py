@@ -45,6 +45,7 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
     """None for what is not a JSON object."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
+        # the latter: brackets within brackets, thousands deep
         return None
     return message if isinstance(message, dict) else None

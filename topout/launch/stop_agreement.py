@@ -84,11 +84,13 @@ class StopAgreement:
         if self._asked_at is None or round_ != self._round:
             return None
         self._answers[host] = highest_call
-        if not set(self.hosts) <= set(self._answers):
-            return None
-        self._asked_at = None
-        self.stop_at = agree(self._answers.values())
-        return Order(kind="stop", round=self._round, call=self.stop_at)
+        return self._conclude()
+
+    def leave(self, host: int) -> Order | None:
+        """A launcher whose ranks have all ended; it was perhaps the last that the others waited for."""
+        self.hosts = [other for other in self.hosts if other != host]
+        self._answers.pop(host, None)
+        return self._conclude() if self._asked_at is not None and self.hosts else None
 
     def look(self, now: float) -> Order | None:
         """Called now and then: gives up a round that takes too long, and tries again a little later."""
@@ -100,10 +102,12 @@ class StopAgreement:
             return self._begin(now)
         return None
 
-    @property
-    def silent_hosts(self) -> list[int]:
-        """Who has not answered in this round."""
-        return sorted(set(self.hosts) - set(self._answers))
+    def _conclude(self) -> Order | None:
+        if not set(self.hosts) <= set(self._answers):
+            return None
+        self._asked_at = None
+        self.stop_at = agree(self._answers.values())
+        return Order(kind="stop", round=self._round, call=self.stop_at)
 
     def _begin(self, now: float) -> Order:
         self._asked_at = now

@@ -56,6 +56,12 @@ class Stopping:
         if self._agreement is not None:
             self._give(self._agreement.hear(host, int(message["round"]), int(message["highest"])))
 
+    def finished(self, host: int) -> None:
+        """Its ranks have ended: nobody waits for its answer, also in a round that has begun."""
+        self._hosts = [other for other in self._hosts if other != host]
+        if self._agreement is not None:
+            self._give(self._agreement.leave(host))
+
     def look(self, now: float) -> None:
         if self._agreement is not None:
             self._give(self._agreement.look(now))

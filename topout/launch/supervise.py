@@ -106,6 +106,7 @@ class Supervisor:
         self._signal: int | None = None
         self._ended_at = 0.0
         self._stopped_rank: int | None = None
+        self._is_paused = False
         self._orders: list[tuple[float, int]] = []
         self._give_up_at: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -124,7 +125,9 @@ class Supervisor:
             if now >= next_look:
                 next_look = now + _LOOK_S
                 self._look_for_stopped(now)
-                self._watch(now)
+                if not self._is_paused:
+                    # a head that is stopped reads nothing, and a connection that fills up breaks
+                    self._watch(now)
                 self._tick()
                 if self._stopping is not None:
                     self._stopping.look(now)
@@ -148,6 +151,7 @@ class Supervisor:
             self._fellows.job_ends(cause, orders, number, rank)
 
     def pause(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
         for process in self._alive():
             process.pass_on(signal.SIGSTOP if is_paused else signal.SIGCONT)
 
@@ -294,7 +298,9 @@ class Supervisor:
                 process.give_up()
 
     def _look_for_stopped(self, now: float) -> None:
-        states = {rank: process.state() for rank, process in self._processes.items() if process.is_alive}
+        # who pauses with the whole job is not the one that holds it up
+        watched = {} if self._is_paused else self._processes
+        states = {rank: process.state() for rank, process in watched.items() if process.is_alive}
         too_long = self._stopped.look(now, states)
         if too_long is not None and self._cause is Cause.ALL_DONE:
             self.end_job(Cause.RANK_STOPPED, AFTER_A_FAILURE, rank=too_long)

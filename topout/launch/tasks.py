@@ -11,7 +11,7 @@ from collections.abc import Callable
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation, Task
 from topout.launch.becoming import load_ahead
-from topout.launch.leading import LOOPBACK, find_lead, own_address
+from topout.launch.leading import LOOPBACK, find_lead, head_addresses, own_address
 from topout.launch.member import Member
 from topout.launch.rendezvous import at_data_address, check_interface, connect, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
@@ -36,7 +36,8 @@ def follow_or_lead(
         # before connecting: all tasks start together, so there is time until the head listens
         own_host = read_host()
         ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
-        wire = connect(lead.addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
+        addresses = head_addresses(lead, allocation, spec.interface)
+        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
         return join(wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface)
     own = own_address(lead, allocation, spec.interface)
     return _lead(spec, allocation, task, own, token=token, signals=signals, say=say)

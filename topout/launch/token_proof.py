@@ -7,7 +7,7 @@ for anything larger than a nonce.
 from __future__ import annotations
 
 import os
-from _operator import _compare_digest as is_same_text
+from _operator import _compare_digest
 
 try:
     # Python 3.12 and later
@@ -33,6 +33,11 @@ def hmac_sha256(key: bytes, message: bytes) -> str:
     inner = sha256(key.translate(_INNER) + message).digest()
     digits: str = sha256(key.translate(_OUTER) + inner).hexdigest()
     return digits
+
+
+def is_same_text(one: str, other: str) -> bool:
+    """Any text may come from the other end, also one that is no UTF-8; digests are compared as bytes for that."""
+    return _compare_digest(one.encode(errors="replace"), other.encode(errors="replace"))
 
 
 def new_nonce() -> str:

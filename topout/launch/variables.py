@@ -3,6 +3,7 @@
 Not for knowing which variables: each file in `schedulers/` is a table of them.
 """
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ PLACE_VARIABLE = "TOPOUT_PLACE"
 _ENV = "/usr/bin/env"
 _STAYS_HERE = {"_", "BASHOPTS", "EUID", "HOSTNAME", "PBS_NODENUM", "PBS_TASKNUM", "PPID", "SHELLOPTS", "UID"}
 """Of this host or this shell; bash gives up on a file that sets some of them."""
+_private_files: list[str] = []
 
 
 def read_number(environ: Mapping[str, str], name: str) -> int | None:
@@ -71,7 +73,12 @@ def contradiction(problem: str, *, why: str, names: Sequence[str]) -> TopoutErro
 
 def is_this_host(name: str) -> bool:
     """Whether a scheduler's name for a host means the one this runs on; domains are left out by some and not others."""
-    return name.partition(".")[0] == socket.gethostname().partition(".")[0]
+    return short_name(name) == short_name(socket.gethostname())
+
+
+def short_name(host: str) -> str:
+    """As hosts are compared: some schedulers write names in capitals, and names of hosts have none."""
+    return host.partition(".")[0].lower()
 
 
 def at_place(place: int, num_hosts: int, command: Sequence[str]) -> list[str]:
@@ -85,6 +92,7 @@ def with_private_variables(
     """The command in this folder, with these and this environment's variables, for starters that pass on neither.
 
     They travel in a file that only its owner can read and that its reader removes: a command line is everybody's.
+    Files that nobody has read, since starting failed, `remove_private_files` removes.
     """
     import shlex
     import tempfile
@@ -97,9 +105,12 @@ def with_private_variables(
         folder = Path(home) / "topout"
         folder.mkdir(parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(prefix="start-", dir=folder)
-        with os.fdopen(descriptor, "w") as file:
-            file.writelines([*lines, f"cd {shlex.quote(str(Path.cwd()))}\n"])
+        _private_files.append(path)
+        with os.fdopen(descriptor, "wb") as file:
+            # a variable may hold bytes that are no text
+            file.write(os.fsencode("".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}\n"])))
     except OSError as error:
+        remove_private_files()
         raise TopoutError(
             f"What the other hosts need to know cannot be written to {home}/topout.",
             why=f"{error.strerror or error}; this scheduler's starter passes no variables on",
@@ -107,6 +118,12 @@ def with_private_variables(
             exit_code=ExitCode.ENVIRONMENT,
         ) from error
     return ["/bin/sh", "-c", '. "$0" && rm -f "$0" && exec "$@"', path, *command]
+
+
+def remove_private_files() -> None:
+    while _private_files:
+        with contextlib.suppress(OSError):
+            os.unlink(_private_files.pop())  # noqa: PTH108 (pathlib is slow to load)
 
 
 def parents(num: int = 6) -> list[list[str]]:

@@ -20,7 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_LONGEST_LINE_BYTES = 1 << 24
+_LONGEST_LINE_BYTES = 1 << 28
+"""The start of the largest job: some 250 bytes a rank, of a million ranks."""
 _LONGEST_UNPROVED_BYTES = 1 << 12
 HANDSHAKE_S = 5.0
 _LOST_AFTER_S = 20.0
@@ -39,7 +40,7 @@ class Wire:
         self.peer_version = ""
         self.clock_offset_ns = 0
         """Added to this host's monotonic clock gives the other's; known to the side that connected."""
-        self._partial = b""
+        self._partial = bytearray()
         self._unsent = bytearray()
         self._ready: list[dict[str, Any]] = []
         self._nonce = ""
@@ -65,9 +66,12 @@ class Wire:
     def has_unsent(self) -> bool:
         return self.is_open and bool(self._unsent)
 
-    def send(self, kind: str, **content: Any) -> None:
+    def send(self, kind: str, shared: bytes = b"", **content: Any) -> None:
+        """`shared`: more of the content, from `encoded`."""
         if self.is_open:
-            self._unsent += json.dumps({"kind": kind, **content}).encode() + b"\n"
+            line = json.dumps({"kind": kind, **content}).encode()
+            self._unsent += line[:-1] + b", " + shared + b"}" if shared else line
+            self._unsent += b"\n"
             self.flush()
 
     def flush(self) -> None:
@@ -81,7 +85,7 @@ class Wire:
 
     def receive(self) -> list[dict[str, Any]]:
         """Every whole message that has arrived."""
-        messages = []
+        messages: list[dict[str, Any]] = []
         while self.is_open:
             try:
                 data = self._socket.recv(1 << 16)
@@ -90,8 +94,17 @@ class Wire:
             except OSError:
                 data = b""
             self.is_open = bool(data)
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            messages += [message for line in lines if (message := parse_message(line)) is not None]
+            *ends, rest = data.split(b"\n")
+            for end in ends:
+                line = bytes(self._partial + end)
+                self._partial.clear()
+                if len(line) > self._longest_bytes:
+                    # before anybody looks inside
+                    self.close()
+                    return messages
+                if (message := parse_message(line)) is not None:
+                    messages.append(message)
+            self._partial += rest
             if len(self._partial) > self._longest_bytes:
                 self.close()
         return messages
@@ -111,8 +124,10 @@ class Wire:
 
     def wait(self, seconds: float) -> None:
         """Until something has arrived; meanwhile what could not be sent yet leaves."""
-        _, writable, _ = select.select([self.fd], [self.fd] if self.has_unsent else [], [], seconds)
-        if writable:
+        # not `select.select`, which knows no descriptor beyond 1,023
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN | (select.POLLOUT if self.has_unsent else 0))
+        if any(event & select.POLLOUT for _, event in poll.poll(seconds * 1000)):
             self.flush()
 
     def close(self) -> None:
@@ -133,9 +148,9 @@ class Wire:
             self.send("refused")
             self.close()
             return False
-        self.peer_version = str(answer.get("topout"))
+        self.peer_version = _text(answer, "topout") or "unknown"
         self._longest_bytes = _LONGEST_LINE_BYTES
-        proof = _proof(token, str(answer.get("nonce")), "head")
+        proof = _proof(token, _text(answer, "nonce"), "head")
         self.send("welcome", proof=proof, now_ns=time.monotonic_ns())
         return True
 
@@ -152,9 +167,9 @@ class Wire:
         own_nonce = new_nonce()
         self._settle()
         challenge = self._await("challenge")
-        self.peer_version = str(challenge.get("topout"))
+        self.peer_version = _text(challenge, "topout") or "unknown"
         asked_ns = time.monotonic_ns()
-        proof = _proof(token, str(challenge.get("nonce")), "agent")
+        proof = _proof(token, _text(challenge, "nonce"), "agent")
         self.send("answer", proof=proof, nonce=own_nonce, topout=__version__)
         welcome = self._await("welcome")
         told_ns = time.monotonic_ns()
@@ -174,7 +189,7 @@ class Wire:
             raise NotOursError("it does not answer as topout does") from error
         if message.get("kind") != kind:
             self.close()
-            raise NotOursError(f"it said {str(message.get('kind'))[:40]!r}")
+            raise NotOursError(f"it said {_text(message, 'kind')[:40]!r}")
         return message
 
     def _settle(self) -> None:
@@ -185,9 +200,20 @@ class Wire:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_LOST_AFTER_S * 1000))
 
 
+def encoded(**content: Any) -> bytes:
+    """What many wires are to send, put into words once; at least one thing."""
+    return json.dumps(content).encode()[1:-1]
+
+
+def _text(message: dict[str, Any], name: str) -> str:
+    """Empty for whatever else somebody unproved put there."""
+    value = message.get(name)
+    return value if isinstance(value, str) else ""
+
+
 def _proof(token: str, nonce: str, role: str) -> str:
-    return hmac_sha256(token.encode(), f"{role}:{nonce}".encode())
+    return hmac_sha256(token.encode(), f"{role}:{nonce}".encode(errors="replace"))
 
 
 def _is_proof(message: dict[str, Any], token: str, nonce: str, role: str) -> bool:
-    return is_same_text(str(message.get("proof")), _proof(token, nonce, role))
+    return is_same_text(_text(message, "proof"), _proof(token, nonce, role))

@@ -107,16 +107,17 @@ def compile_library(variant: str, folder: Path) -> Path:
 
 def find_or_compile() -> Path:
     """The library for this processor; raises RuntimeError with every reason why there is none."""
-    name = usable_variants()[0]
-    for folder in places():
-        if (folder / file_name_of(name)).exists():
-            return folder / file_name_of(name)
     reasons = []
-    for folder in places():
-        try:
-            return compile_library(name, folder)
-        except (OSError, RuntimeError) as error:
-            reasons.append(str(error))
+    for name in usable_variants():
+        for folder in places():
+            if (folder / file_name_of(name)).exists():
+                return folder / file_name_of(name)
+        # an old compiler may know a lesser processor only
+        for folder in places():
+            try:
+                return compile_library(name, folder)
+            except (OSError, RuntimeError) as error:
+                reasons.append(str(error))
     raise RuntimeError("; ".join(dict.fromkeys(reasons)))
 
 

@@ -19,7 +19,7 @@ void image_worker_free(image_worker *worker)
     free(worker);
 }
 
-/* Numbers of the draws, as in feed/randomness.py. */
+/* Numbers of the draws, as in epoch/randomness.py. */
 enum { CROP_TRY = 0, CROP_TOP = 20, CROP_LEFT = 21, FLIP = 22 };
 
 /* Draw `number` of a key, in [0, 1): splitmix64 as a counter. */

@@ -242,9 +242,7 @@ jpeg_result jpeg_read_header(jpeg_header *header, const uint8_t *data, size_t le
         jpeg_result result = JPEG_FINE;
         if (marker == SOF0 || marker == SOF1)
             result = read_frame(header, segment, size, ids);
-        else if (marker >= 0xC0 && marker <= 0xCF && marker != DHT && marker != 0xC8 && marker != 0xCC)
-            result = JPEG_UNSUPPORTED;
-        else if (marker == 0xCC)
+        else if (marker >= 0xC0 && marker <= 0xCF && marker != DHT && marker != 0xC8)
             result = JPEG_UNSUPPORTED;
         else if (marker == DHT)
             result = read_huffman(header, segment, size);

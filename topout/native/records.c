@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "records.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,8 @@ static int read_fully(int descriptor, uint8_t *out, uint32_t length, uint64_t of
 {
     while (length) {
         ssize_t num = pread(descriptor, out, length, (off_t)offset);
+        if (num < 0 && errno == EINTR)
+            continue;
         if (num <= 0)
             return 0;
         out += num;

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.native.bindings import FieldCopy, Int64s, Library, PackView, address_of
+from topout.packs.damage import DamagedPack
 from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
@@ -62,11 +63,17 @@ class NativePack:
             if self._opened[number] or not self._pack.has_shard(number):
                 continue
             shard = self._pack.shards[number]
+            try:
+                descriptor = shard.fd
+            except DamagedPack:
+                if self._pack.has_shard(number):
+                    raise
+                continue
             if self._is_mapped:
                 whole = np.frombuffer(shard.view, np.uint8)
                 self._held.append(whole)
                 self._maps[number] = whole.ctypes.data
-            self._descriptors[number] = shard.fd
+            self._descriptors[number] = descriptor
             self._opened[number] = True
         self._is_all_open = bool(self._opened.all())
 

@@ -5,8 +5,8 @@ import re
 from topout.record.recorder import Recorder
 
 _SIGNS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-_REQUESTED = re.compile(r"(?:allocate|allocating)\s+([\d.]+)\s*(bytes|KiB|MiB|GiB)", re.IGNORECASE)
-_UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_REQUESTED = re.compile(r"(?:allocate|allocating)\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def record_out_of_memory(error: BaseException, recorder: Recorder) -> None:

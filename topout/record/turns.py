@@ -1,7 +1,7 @@
 """Where one step of the job ends when several take turns stepping: the optimizers of a GAN, or its models.
 
 The one that steps first leads: a step of the job ends when the leader has stepped, and the others' steps lie inside. A
-leader that falls silent hands over to the one that goes on.
+leader that falls silent, or is gone, hands over to the one that goes on.
 """
 
 from topout.schema.event import NOT_GIVEN

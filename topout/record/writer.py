@@ -35,7 +35,7 @@ class EventWriter:
         self._written_bytes = 0
         self._rows = array("q")
         self._names: dict[str, int] = {}
-        self._new_names: list[str] = []
+        self._num_names_written = 0
         self._blocks: list[bytes] = []
         self.emit = self._rows.extend
         """Takes one row as a tuple; bound once, because this is the hot path."""
@@ -62,7 +62,6 @@ class EventWriter:
         found = self._names.get(name)
         if found is None:
             found = self._names[name] = len(self._names) + 1
-            self._new_names.append(name)
         return found
 
     def append(self, code: int, start_ns: int, duration_ns: int, value: int, ref: int) -> None:
@@ -74,11 +73,12 @@ class EventWriter:
     def flush(self) -> None:
         """Everything gathered so far leaves for the file; names before the rows that use them."""
         blocks, self._blocks = self._blocks, []
-        if self._new_names:
-            first = len(self._names) - len(self._new_names) + 1
-            blocks.append(seal(BlockType.NAMES, json.dumps([first, *self._new_names]).encode()))
-            self._new_names = []
+        # before the names: other threads add some, and rows that use them
         num_values = len(self._rows)
+        new_names = list(self._names)[self._num_names_written :]
+        if new_names:
+            blocks.append(seal(BlockType.NAMES, json.dumps([self._num_names_written + 1, *new_names]).encode()))
+            self._num_names_written += len(new_names)
         if num_values:
             taken = self._rows[:num_values]
             del self._rows[:num_values]

@@ -29,6 +29,10 @@ _JOB_ID_LATER = "JOB_ID"
 """Stands for the number of a job that is not submitted yet, in what --dry-run shows."""
 
 
+class _RefusedError(TopoutError):
+    """The scheduler did not take the job, which therefore is not in line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Submission:
     """What a user asked of `topout submit`, all values settled."""
@@ -193,22 +197,45 @@ def submit(submission: Submission) -> tuple[JobFolder, str | None]:
         raise
     try:
         job_id = _send(submission, job.script)
-    except TopoutError:
-        # refused; whatever else happens, the job may be in line and needs its folder
+    except _RefusedError:
+        # whatever else happens, the job may be in line and needs its folder
         shutil.rmtree(job.path, ignore_errors=True)
         raise
     job.ids_file.write_text(f"{job_id}\n")
     if not submission.evaluation_words or at_the_end:
         return job, None
+    return job, _send_evaluation(submission, job, job_id)
+
+
+def _send_evaluation(submission: Submission, job: JobFolder, job_id: str) -> str:
+    """The training is in line by now, and every error says so: nobody shall submit it twice."""
     if not job_id or not submission.queue.after:
-        raise TopoutError(
-            "The job is submitted, its evaluation is not.",
-            why="nothing can wait for it: its number could not be read, or its scheduler is not known to chain jobs",
-            do=f"submit the evaluation when {job.script} has succeeded",
-            exit_code=ExitCode.ENVIRONMENT,
+        raise _no_evaluation(
+            job_id,
+            "nothing can wait for it: its number could not be read, or its scheduler is not known to chain jobs",
+            f"submit the evaluation when {job.script} has succeeded",
         )
-    _write_script(job.eval_script, evaluation_script(submission, job, job_id))
-    return job, _send(submission, job.eval_script)
+    again = joined(submission.plugin.submit_command(job.eval_script))
+    try:
+        _write_script(job.eval_script, evaluation_script(submission, job, job_id))
+        return _send(submission, job.eval_script)
+    except OSError as error:
+        raise _no_evaluation(job_id, error.strerror or str(error), "submit it by hand after the training") from error
+    except _RefusedError as error:
+        raise _no_evaluation(job_id, error.why, f"mend what it names in {job.eval_script}, then {again}") from error
+    except TopoutError as error:
+        raise TopoutError(
+            f"Job {job_id} is submitted, its evaluation perhaps.", why=error.why, do=error.do, exit_code=error.exit_code
+        ) from error
+
+
+def _no_evaluation(job_id: str, why: str, do: str) -> TopoutError:
+    return TopoutError(
+        f"{f'Job {job_id}' if job_id else 'The job'} is submitted, its evaluation is not.",
+        why=why,
+        do=do,
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def _write_job(submission: Submission, job: JobFolder) -> None:
@@ -269,8 +296,15 @@ def _send(submission: Submission, script: Path) -> str:
             timeout=_ANSWER_WITHIN_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise _refused(command, str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise TopoutError(
+            f"{submission.plugin.TITLE} did not answer; the job may be in line all the same.",
+            why=f"a busy scheduler may take a job after the {error.timeout:g} s that topout waits for its answer",
+            do=f"look at your jobs before you submit again; if it is not there, {joined(command)}",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
     if answer.returncode != 0:
         raise _refused(command, (answer.stderr or answer.stdout).strip() or f"exit code {answer.returncode}")
     job_id = submission.plugin.read_job_id(answer.stdout)
@@ -279,7 +313,7 @@ def _send(submission: Submission, script: Path) -> str:
 
 
 def _refused(command: list[str], why: str) -> TopoutError:
-    return TopoutError(
+    return _RefusedError(
         f"{command[0]} did not take the job.",
         why=why.replace("\n", "\n       "),
         do="mend what it names, on the command line or in site.toml; --dry-run shows the script",

@@ -62,10 +62,12 @@ class LocalSGD:
 
     def state_dict(self) -> dict[str, Any]:
         """Between meetings parameters differ from rank to rank: call `finish` before a checkpoint that saves one."""
-        return {"num_steps": self.num_steps}
+        return {"num_steps": self.num_steps, "has_news": self._has_news}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.num_steps = int(state["num_steps"])
+        # older states do not say; to average what is equal changes nothing
+        self._has_news = bool(state.get("has_news", self.num_steps > 0))
 
 
 def average(tensors: Iterable[Tensor], place: Place) -> int:

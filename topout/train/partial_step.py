@@ -4,7 +4,6 @@ For optimizers that treat every parameter by itself: doing them in parts gives t
 """
 
 import copy
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,15 +28,12 @@ _PLAIN = {("cpu", torch.float32), ("cpu", torch.float64)}
 _MOST_PARTS = 256
 """Groups are remade while their sizes are tried; parts of former ones are forgotten now and then."""
 
-_in_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
 
 class PartialStep:
     """State is the optimizer's: what a part has left behind the next whole step goes on with."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        _in_parts.add(optimizer)
         # of the same class; it gets the parameters of one part at a time, and the state as it is then
         self._partial = copy.copy(optimizer)
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
@@ -206,11 +202,6 @@ def late_divisor(flat: Any, world_size: int) -> int:
     Among 2, 4, 8, … ranks it gives the same bits, and while other gradients travel; but float16 may overflow.
     """
     return world_size if is_exact(world_size) and flat.dtype is not torch.float16 else 1
-
-
-def is_stepped_in_parts(optimizer: Any) -> bool:
-    """Whether its parameters change before its `step()` is called."""
-    return optimizer in _in_parts
 
 
 def check_kind(model: Any, optimizer: Any, compress: str | None, option: str) -> None:

@@ -7,12 +7,9 @@ from tests.feed.staging.packs import contents, eventually, make_pack
 from topout.epoch.order import order
 from topout.epoch.partition import Partition
 from topout.feed.mixing import Mixture
-from topout.feed.staging.batch_records import batch_records
 from topout.feed.staging.following import Following, ranks_of_node
 from topout.feed.staging.staged_pack import open_staged
 from topout.feed.staging.stager import StagingOptions
-from topout.packs.checksum import crc32c
-from topout.packs.layout import row_crc
 from topout.packs.pack import open_pack
 
 OPTIONS = StagingOptions(budget_bytes=60_000, unit="samples")
@@ -75,16 +72,3 @@ def test_the_ranks_of_a_node_are_those_of_the_launcher():
     assert ranks_of_node(5, 8, {}) == (5,)
     assert ranks_of_node(0, 1, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}) == (0,)
     assert ranks_of_node(0, 1, {"LOCAL_RANK": "x", "LOCAL_WORLD_SIZE": "4"}) == (0,)
-
-
-def test_records_of_a_batch_are_verified_in_their_new_places(source, near):
-    with open_staged(source, root=near) as pack:
-        numbers = np.array([41, 3, 3, 59])
-        batch = batch_records(pack, numbers)
-        for place, number in enumerate(numbers.tolist()):
-            row = batch.rows[place]
-            record = batch.data[int(row["offset"]) : int(row["offset"]) + int(row["length"])].tobytes()
-            assert record == bytes(pack.record(number))
-            assert row_crc(crc32c(record), row.tobytes(), place) == int(row["crc"])
-            assert (row["label"], row["shard"], row["offset"] % 8) == (number % 7, 0, 0)
-        assert len(batch_records(pack, np.empty(0, dtype=np.int64)).rows) == 0

@@ -14,8 +14,10 @@ from topout.epoch.order import BlockShuffled
 from topout.feed.staging.folder import Word
 from topout.feed.staging.staged_pack import open_staged
 from topout.feed.staging.stager import StagingOptions
-from topout.packs.damage import DamagedSample
+from topout.native.bindings import library
+from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.pack import open_pack
+from topout.packs.pack_view import NativePack
 from topout.schema.errors import TopoutError
 
 
@@ -111,8 +113,22 @@ def test_shards_come_and_go_with_an_order_by_blocks(source, near):
         eventually(lambda: pack.staging()["num_staged"] > 0)
         read_epochs(pack, course, range(2))
         eventually(lambda: pack.staging()["num_evicted"] > 0)
+        # one kept open would take its room when it is thrown away
+        assert not any(map(pack.has_shard, range(len(pack.shards))))
         pack.leave()
         assert 0 < total_bytes(pack.staging_folder.path) <= budget_bytes
+
+
+def test_a_shard_that_goes_while_it_is_opened_is_read_from_afar(source, near, monkeypatch):
+    with open_staged(source, root=near) as pack:
+        view = NativePack(pack, library())
+        answers = iter([True, False])
+        monkeypatch.setattr(pack, "has_shard", lambda number: next(answers))
+        view.open_shards(np.array([0]))
+        assert not view._opened.any()
+        monkeypatch.setattr(pack, "has_shard", lambda number: True)
+        with pytest.raises(DamagedPack, match="missing"):
+            view.open_shards(np.array([0]))
 
 
 def holder_of(*packs):

@@ -10,9 +10,12 @@ import pytest
 from tests.launch.schedulers import environments as env
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world, detect_allocation
+from topout.launch.rank_env import rank_environment
 from topout.launch.schedulers import hydra, openmpi
 from topout.schema import plugin
 from topout.schema.errors import TopoutError
+from topout.schema.spec import RunSpec
+from topout.schema.world import Host, Rank, World
 
 
 def test_a_laptop_has_no_allocation() -> None:
@@ -139,6 +142,12 @@ def test_a_package_from_outside_may_be_believed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(plugin, "outside_plugins", lambda package: [point] if package == point.group else [])
     found = detect_allocation({"TOPOUT_SCHEDULER": "condor", "JOB": "5"})
     assert found == Allocation(scheduler="condor", job_id="5")
+    condor.rank_variables = lambda rank, world: {"_CONDOR_PROCNO": str(rank.rank)}  # type: ignore[attr-defined]
+    rank = Rank(rank=1, local_rank=1, node_rank=0, host="n1", cores=(0,), num_threads=1)
+    host = Host(name="n1", cores=(), memory_bytes=1)
+    world = World(hosts=(host,), ranks=(rank,), master_address="10.0.0.1", master_port=1)
+    variables = rank_environment(rank, world, RunSpec(), 9, run=None, inherited={}, scheduler="condor")
+    assert variables["_CONDOR_PROCNO"] == "1"
 
 
 def test_several_tasks_with_a_world_of_one_are_an_error() -> None:

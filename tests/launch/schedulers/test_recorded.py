@@ -13,9 +13,12 @@ from types import ModuleType
 import pytest
 
 from tests.launch.schedulers import environments as env
+from topout.launch.agent import _place
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import detect_allocation
 from topout.launch.schedulers import flux, lsf, pbs, sge
+from topout.launch.starters import Starters
+from topout.launch.variables import is_this_host, with_private_variables
 from topout.schema.errors import TopoutError
 from topout.schema.world import Host, Rank, World
 
@@ -204,6 +207,32 @@ def test_pbs_passes_variables_in_a_file_that_its_reader_removes(
     done = subprocess.run(there, capture_output=True, text=True, check=True)
     assert done.stdout == f"{tmp_path}|it's\n'here'|secret|1/2"
     assert not file.exists()
+
+
+def test_files_with_variables_do_not_outlive_a_start_that_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    granted = Allocation(scheduler="pbs", job_id="1.s", hosts=("elsewhere", "farther"))
+    with pytest.raises(TopoutError, match="pbs_tmrsh cannot be started"):
+        Starters(granted, 2, {"TOKEN": "secret"})
+    assert list((tmp_path / "config/topout").iterdir()) == []
+
+
+def test_variables_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "LATIN": os.fsdecode(b"caf\xe9")}
+    words = with_private_variables(environ, {}, ["/bin/sh", "-c", 'printf "%s" "$LATIN"'])
+    assert subprocess.run(words, capture_output=True, check=True).stdout == b"caf\xe9"
+
+
+@pytest.mark.parametrize(("hosts", "own"), [(("NODE01", "NODE02"), "node02"), (("node01", "node02.a.org"), "Node02")])
+def test_names_of_hosts_are_compared_in_small_letters(
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], own: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: own)
+    assert [is_this_host(host) for host in hosts] == [False, True]
+    assert _place(hosts, None) == 1
 
 
 def test_torque_is_started_with_its_own_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

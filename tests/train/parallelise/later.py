@@ -1,5 +1,6 @@
 """What a script does after its first batch, where ranks have random numbers of their own; rank by rank into a file."""
 
+import gc
 import json
 import os
 
@@ -74,6 +75,29 @@ for x, y in loader(shuffle=True):
     nn.functional.mse_loss(made(x), y).backward()
     optimizer.step()
 FOUND["made"] = [value.tolist() for value in made.state_dict().values()]
+
+# optimizers replaced for the same parameters, in cycles that one rank alone collects
+gc.collect()
+gc.disable()
+replaced = nn.Linear(4, 1)
+nn.init.constant_(replaced.weight, 0.5)
+nn.init.constant_(replaced.bias, 0.5)
+for rate in (0.1, 0.01, 0.05):
+    optimizer = torch.optim.SGD(replaced.parameters(), lr=rate)
+    optimizer.itself = optimizer
+    if os.environ.get("RANK") == "1":
+        gc.collect()
+    for x, y in loader():
+        optimizer.zero_grad(set_to_none=False)
+        nn.functional.mse_loss(replaced(x), y).backward()
+        optimizer.step()
+FOUND["replaced"] = [value.tolist() for value in replaced.state_dict().values()]
+FOUND["hooks while some rank has them"] = len(replaced.weight._post_accumulate_grad_hooks or ())
+gc.enable()
+gc.collect()
+for x, y in loader():
+    nn.functional.mse_loss(replaced(x), y).backward()
+FOUND["hooks"] = len(replaced.weight._post_accumulate_grad_hooks or ())
 
 with open(f"later.{os.environ.get('RANK', 'alone')}", "w") as file:
     json.dump(FOUND, file)

@@ -75,6 +75,14 @@ def test_a_model_made_later_is_the_same_on_all_ranks(found, kind) -> None:
     assert found["0"][kind] == found["1"][kind]
 
 
+def test_an_optimizer_may_be_replaced_and_takes_its_hooks_with_it_once_no_rank_has_it(found) -> None:
+    assert found["0"]["replaced"] == found["1"]["replaced"]
+    for mine, alone in zip(found["0"]["replaced"], found["alone"]["replaced"], strict=True):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(alone))
+    assert [found[rank]["hooks while some rank has them"] for rank in ("0", "1")] == [3, 3]
+    assert [found[rank]["hooks"] for rank in ("0", "1")] == [1, 1]
+
+
 @pytest.mark.parametrize("problem", REFUSED)
 def test_what_would_give_each_rank_a_model_or_data_of_its_own_is_refused(tmp_path, problem) -> None:
     (tmp_path / "script.py").write_text(HEAD + REFUSED[problem])

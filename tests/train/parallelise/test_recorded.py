@@ -65,4 +65,4 @@ def test_whatever_ranks_exchange_for_a_pass_lies_inside_its_backward(recorded) -
     # the groups of gradients are agreed on after the first pass: with a row only for autograd's part, outside of it
     in_training = called[table.start_ns[called] >= table.start_ns[table.rows(Kind.BACKWARD)[0]]]
     assert "all_gather" in {table.name(int(row)).partition("@")[0] for row in in_training}
-    assert is_inside(table, table.start_ns[in_training], Kind.BACKWARD).all()
+    assert is_inside(table, table.start_ns[in_training], table.rows(Kind.BACKWARD)).all()

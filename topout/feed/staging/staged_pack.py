@@ -40,6 +40,7 @@ class StagedPack(Pack):
         self.origin = origin
         self.staging_folder = folder
         self._state = State(folder.state, len(manifest.shards))
+        self._num_evicted = self._state[Word.NUM_EVICTED]
         self._near_shards = ShardReader(folder, self._state, manifest)
         self._near_samples = SampleReader(folder, self._state, len(self))
         self._reader: ReaderFile | None = None
@@ -94,8 +95,11 @@ class StagedPack(Pack):
         return all(self._state.copies)
 
     def has_shard(self, number: int) -> bool:
-        """Whether a shard is near, whole: `shards[number]` can then be opened."""
-        return self._state.copies[number] != 0
+        """Whether a shard is near, whole, and likely to stay: `shards[number]` can then be opened, and kept open.
+
+        Not once shards are being thrown away: one that is open would take its room all the same.
+        """
+        return self._state.copies[number] != 0 and self._state[Word.NUM_EVICTED] == self._num_evicted
 
     def close(self) -> None:
         self.leave()

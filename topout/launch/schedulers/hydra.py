@@ -60,16 +60,5 @@ def _name_and_head(environ: Mapping[str, str], commands: Sequence[Sequence[str]]
     return name, head
 
 
-def start_commands(
-    allocation: Allocation, command: Sequence[str], *, num_hosts: int, variables: Mapping[str, str] | None = None
-) -> list[list[str]]:
-    hosts = ",".join(allocation.hosts[:num_hosts])
-    return [["mpiexec", "-n", str(num_hosts), "-ppn", "1", "-hosts", hosts, "-bind-to", "none", *command]]
-
-
-def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return dict(environ)
-
-
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:
     return {}

@@ -3,7 +3,7 @@
 Not inside an allocation of several hosts: their scheduler knows which, this file sees only the one it runs on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from topout.launch.allocation import Allocation
 from topout.schema.world import Rank, World
@@ -14,16 +14,6 @@ TITLE = "this machine"
 def detect(environ: Mapping[str, str]) -> Allocation | None:
     """Nobody granted anything."""
     return None
-
-
-def start_commands(
-    allocation: Allocation, command: Sequence[str], *, num_hosts: int, variables: Mapping[str, str] | None = None
-) -> list[list[str]]:
-    return [list(command)]
-
-
-def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return dict(environ)
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:

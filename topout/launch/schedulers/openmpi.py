@@ -5,7 +5,7 @@ host leads, unless a scheduler names the hosts. Not for ranks that srun started 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from topout.launch.allocation import Allocation
 from topout.launch.variables import contradiction, read_task
@@ -54,20 +54,6 @@ def _head(environ: Mapping[str, str]) -> str | None:
         return ",".join(addresses)
     named = _PRRTE.fullmatch(environ.get("PMIX_NAMESPACE", ""))
     return named[1] if named else None
-
-
-def start_commands(
-    allocation: Allocation, command: Sequence[str], *, num_hosts: int, variables: Mapping[str, str] | None = None
-) -> list[list[str]]:
-    hosts = ",".join(allocation.hosts[:num_hosts])
-    passed = [word for name in variables or {} for word in ("-x", name)]
-    return [
-        ["mpirun", "-np", str(num_hosts), "--host", hosts, "--map-by", "node", "--bind-to", "none", *passed, *command]
-    ]
-
-
-def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return dict(environ)
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:

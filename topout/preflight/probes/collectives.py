@@ -5,7 +5,6 @@ here: its processes are forked.
 """
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 from topout.preflight.facts import Link, LinkSample
 from topout.preflight.probes.forked import forked
 from topout.preflight.probes.interfaces import interface_with
-from topout.preflight.probes.meeting import Meeting
+from topout.preflight.probes.meeting import Meeting, server_at
 from topout.record import gloo_threads
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
@@ -146,7 +145,7 @@ def _interface_of(address: str) -> Iterator[None]:
 
 
 def _free_port(address: str) -> int:
-    with socket.create_server((address, 0)) as server:
+    with server_at((address, 0)) as server:
         return int(server.getsockname()[1])
 
 

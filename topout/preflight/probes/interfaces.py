@@ -5,6 +5,8 @@ Not how fast it turns out to be; `sockets` measures that.
 
 from pathlib import Path
 
+from topout.host.nics import link_speed_bits_per_s
+
 _NETWORK = Path("/sys/class/net")
 
 
@@ -17,10 +19,4 @@ def interface_with(address: str | None) -> str | None:
 
 def speed_bits_per_s(interface: str | None, root: Path = _NETWORK) -> float | None:
     """None for virtual interfaces: a veth pair claims ten gigabits and carries whatever the machine can."""
-    if interface is None or not (root / interface / "device").exists():
-        return None
-    try:
-        megabits = int((root / interface / "speed").read_text())
-    except (OSError, ValueError):
-        return None
-    return megabits * 1e6 if megabits > 0 else None
+    return None if interface is None else link_speed_bits_per_s(str(root / interface))

@@ -9,11 +9,11 @@ import socket
 import time
 from pathlib import Path
 
+from topout.host.kernel_files import read_text
+from topout.host.openmp_traps import TRAPS
 from topout.host.topology import allowed_cores, cpu_limit, memory_bytes
 from topout.preflight.facts import Limits
 
-TRAPS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""With these the OpenMP library narrows the process to one core, and loader workers inherit that."""
 _PROC = Path("/proc")
 _SYS = Path("/sys")
 _LOOK_S = 0.5
@@ -38,8 +38,8 @@ def read_limits(load: float | None) -> Limits:
         processes=_soft(resource.RLIMIT_NPROC),
         locked_bytes=_soft(resource.RLIMIT_MEMLOCK),
         stack_bytes=_soft(resource.RLIMIT_STACK),
-        huge_pages=chosen(_text(_SYS / "kernel/mm/transparent_hugepage/enabled")),
-        governor=_text(_SYS / "devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
+        huge_pages=chosen(read_text(_SYS / "kernel/mm/transparent_hugepage/enabled")),
+        governor=read_text(_SYS / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
         cpu_limit=cpu_limit(),
         num_cores=len(cores),
         steal_share=_steal_share(),
@@ -58,7 +58,7 @@ def chosen(text: str) -> str | None:
 
 def _memory_lines() -> dict[str, int]:
     found = {}
-    for line in _text(_PROC / "meminfo").splitlines():
+    for line in read_text(_PROC / "meminfo").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -85,16 +85,18 @@ def _steal_share() -> float | None:
 
 
 def _cpu_ticks() -> list[int] | None:
-    first = _text(_PROC / "stat").partition("\n")[0].split()
+    first = read_text(_PROC / "stat").partition("\n")[0].split()
     # user nice system idle iowait irq softirq steal; guest time is already counted in user
     return [int(word) for word in first[1:9]] if len(first) >= 9 else None
 
 
 def _own_address() -> str | None:
+    """That of IPv4 where the name has both."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
         return None
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def _soft(limit: int) -> int | None:
@@ -103,10 +105,3 @@ def _soft(limit: int) -> int | None:
 
 def _or_none(value: int) -> int | None:
     return None if value == resource.RLIM_INFINITY else value
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from topout import __version__
+from topout.host.kernel_files import read_text
 from topout.host.topology import cpu_model, read_host
 from topout.schema.world import Host
 
@@ -35,8 +36,8 @@ def read_versions(proc_root: Path = _PROC, sys_root: Path = _SYS) -> dict[str, s
     found[name or "libc"] = number
     drivers = {
         "NVIDIA driver": _nvidia_driver(proc_root / "driver/nvidia/version"),
-        "AMD driver": _text(sys_root / "module/amdgpu/version"),
-        "ROCm": _text(Path("/opt/rocm/.info/version")),
+        "AMD driver": read_text(sys_root / "module/amdgpu/version").strip(),
+        "ROCm": read_text(Path("/opt/rocm/.info/version")).strip(),
     }
     found.update({key: value for key, value in drivers.items() if value})
     return {key: value for key, value in found.items() if value}
@@ -56,7 +57,7 @@ def read_hardware(host: Host) -> dict[str, str]:
 
 def read_flags(proc_root: Path = _PROC) -> tuple[str, ...]:
     """Instruction sets that matter for kernels, as the kernel names them."""
-    for line in _text(proc_root / "cpuinfo").splitlines():
+    for line in read_text(proc_root / "cpuinfo").splitlines():
         name, _, values = line.partition(":")
         if name.strip() in ("flags", "Features"):
             there = set(values.split())
@@ -66,10 +67,10 @@ def read_flags(proc_root: Path = _PROC) -> tuple[str, ...]:
 
 def read_clock_hz(proc_root: Path = _PROC, sys_root: Path = _SYS) -> float | None:
     """The highest clock the kernel admits to; in a virtual machine often the base clock, which turbo exceeds."""
-    highest = _text(sys_root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
+    highest = read_text(sys_root / "devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq").strip()
     if highest.isdigit():
         return float(highest) * 1e3
-    speeds = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _text(proc_root / "cpuinfo"), flags=re.MULTILINE)
+    speeds = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_text(proc_root / "cpuinfo"), flags=re.MULTILINE)
     return max(map(float, speeds)) * 1e6 if speeds else None
 
 
@@ -83,12 +84,5 @@ def _counted(names: tuple[str, ...]) -> str:
 
 
 def _nvidia_driver(path: Path) -> str | None:
-    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", _text(path))
+    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", read_text(path))
     return found[1] if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

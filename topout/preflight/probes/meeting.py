@@ -112,9 +112,14 @@ def token_of(environ: Mapping[str, str]) -> str:
         raise OSError(f"{error.problem} {error.why}") from error
 
 
+def server_at(place: tuple[str, int], backlog: int | None = None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    return socket.create_server(place, family=family, backlog=backlog)
+
+
 def _await_members(meeting: Meeting, place: tuple[str, int], token: str, until_s: float) -> None:
     meeting.address = place[0]
-    with socket.create_server(place, backlog=meeting.size) as server:
+    with server_at(place, backlog=meeting.size) as server:
         while len(meeting.members) < meeting.size - 1:
             server.settimeout(max(until_s - time.monotonic(), 0.001))
             try:

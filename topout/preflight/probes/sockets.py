@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from topout.launch.wire import NotOursError, Wire
 from topout.preflight.facts import Link, LinkSample
 from topout.preflight.probes.forked import forked
-from topout.preflight.probes.meeting import Meeting, token_of
+from topout.preflight.probes.meeting import Meeting, server_at, token_of
 
 SIZES_BYTES = (64, 4 << 10, 64 << 10, 1 << 20, 8 << 20)
 _BUDGET_S = 0.15
@@ -46,7 +46,7 @@ def between_hosts(meeting: Meeting, names: Sequence[str]) -> tuple[Link, ...]:
     if meeting.size == 1 or meeting.address is None:
         return ()
     found = []
-    with socket.create_server((meeting.address, 0), backlog=4) as server:
+    with server_at((meeting.address, 0), backlog=4) as server:
         places = meeting.exchange("link places", [meeting.address, server.getsockname()[1]])
         for number, pairs in enumerate(ring_rounds(meeting.size)):
             mine = next((pair for pair in pairs if meeting.number in pair), None)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from topout.record.recorder import Recorder
 from topout.schema.event import NOT_GIVEN, Kind
 
 _SAVERS = ("save", "async_save", "save_file", "save_model")
-_depth = 0
+_inside = threading.local()
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
@@ -25,14 +26,15 @@ def _tapped(original: Any, name: str, recorder: Recorder) -> Any:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
-        global _depth
         start_ns = now_ns()
-        _depth += 1
+        # a distributed checkpoint saves its parts with torch.save
+        is_part = getattr(_inside, "is_saving", False)
+        _inside.is_saving = True
         try:
             return original(*args, **kwargs)
         finally:
-            _depth -= 1
-            if _depth == 0:  # a distributed checkpoint saves its parts with torch.save
+            _inside.is_saving = is_part
+            if not is_part:
                 recorder.span(saved, start_ns, _size_of(args, kwargs))
 
     return save

@@ -5,6 +5,8 @@ place of the script's own. The flight recorder stamps each rank's arrival at no 
 """
 
 import functools
+import inspect
+import sys
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -16,6 +18,7 @@ from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.row_names import AWAITED, LAUNCHED
 from topout.record.torch_taps import flight, waits
+from topout.record.torch_taps.sizes import num_bytes_of
 from topout.record.torch_taps.uncompiled import leave_uncompiled
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -47,6 +50,7 @@ def _tapped(
 ) -> Any:
     original, work_class = getattr(module, name), module.Work
     is_matched = name in _OPERATIONS
+    place = _place_of_group(original)
     operation, page = name.encode(), recorder.page
 
     @functools.wraps(original)
@@ -54,7 +58,7 @@ def _tapped(
         # an object collective is made of tensor ones
         if torch.compiler.is_compiling() or get_ident() in recorder.communicating:
             return original(*args, **kwargs)
-        group = _group_name(kwargs.get("group"))
+        group = _group_name(args[place] if len(args) > place else kwargs.get("group"))
         sequence = NOT_GIVEN
         if is_matched:
             sequence = sequences[group] = sequences.get(group, -1) + 1
@@ -78,6 +82,12 @@ def _tapped(
     return leave_uncompiled(collective)
 
 
+def _place_of_group(operation: Any) -> int:
+    """Among the arguments by position; beyond them all where it has none."""
+    names = list(inspect.signature(operation).parameters)
+    return names.index("group") if "group" in names else sys.maxsize
+
+
 def _group_name(group: Any) -> str:
     """Empty for the default group; others are told apart by torch's name, which is the same on all ranks."""
     return f"@{group.group_name}" if group is not None and hasattr(group, "group_name") else ""
@@ -86,10 +96,10 @@ def _group_name(group: Any) -> str:
 @leave_uncompiled
 def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     for candidate in (*args[:2], *kwargs.values()):
-        if isinstance(candidate, (list, tuple)) and candidate and hasattr(candidate[0], "nbytes"):
-            return sum(int(item.nbytes) for item in candidate)
-        if hasattr(candidate, "nbytes"):
-            return int(candidate.nbytes)
+        if isinstance(candidate, (list, tuple)) and candidate and isinstance(candidate[0], torch.Tensor):
+            return max(NOT_GIVEN, sum(map(num_bytes_of, candidate)))
+        if isinstance(candidate, torch.Tensor):
+            return num_bytes_of(candidate)
     return NOT_GIVEN
 
 
@@ -100,6 +110,10 @@ def _tap_end(module: ModuleType, recorder: Recorder) -> None:
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         recorder.guard(flight.record_arrivals, recorder)
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if not module.is_initialized():
+                flight.default_group_gone()
 
     setattr(module, original.__name__, destroy_process_group)

@@ -15,12 +15,14 @@ from typing import Any
 
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
+from topout.record.torch_taps.sizes import num_bytes_of
 from topout.schema.event import NOT_GIVEN, Kind
 
 _MAX_PENDING = 512
 """A device that lags further behind than this is not followed."""
 _LARGEST_COST_SHARE = 0.001
 """Of the host's time as far as it is seen here; what events cost later launches comes on top, about thrice that."""
+_NEVER = 1 << 62
 _NUM_FIRST_STEPS = 10
 """Steps that are all followed, before their cost is known."""
 
@@ -54,7 +56,11 @@ class DeviceClock:
     def mark(self, phase: str) -> None:
         """`phase` ends here. In place only during steps that are followed."""
         start_ns = now_ns()
-        self._record(phase, start_ns)
+        try:
+            self._record(phase, start_ns)
+        except Exception as error:
+            self._recorder.mark, self._next_step = None, _NEVER
+            self._recorder.note(f"the device is not followed any more: {error}")
         self._cost_ns += now_ns() - start_ns
 
     def step_ended(self, step: int) -> None:
@@ -107,6 +113,9 @@ class DeviceClock:
         if threading.get_ident() != self._recorder.main_thread:
             return
         stream = cuda.current_stream()
+        if self._stream is not None and stream.device != self._stream.device:
+            # a part of the step on another GPU, whose events have no time in common with these
+            return
         if phase != "copy":
             self._stream = stream
         elif stream != self._stream:
@@ -142,7 +151,7 @@ def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:
             start_ns = now_ns()
             result = original(self, *args, **kwargs)
             if result.is_cuda and recorder.has_begun:
-                recorder.span(copied, start_ns, result.nbytes)
+                recorder.span(copied, start_ns, num_bytes_of(result))
                 recorder.mark("copy")
             return result
 

@@ -57,6 +57,17 @@ _DTYPE_BYTES = {
     "Char": 1,
 }
 _last_record_id = -1
+_num_lives = 0
+"""Of the default group; each counts its collectives from 1."""
+_LIFE_BITS = 32
+_SET_NS = 50_000_000
+"""A pair of clocks is read within less, however busy the host."""
+
+
+def default_group_gone() -> None:
+    """A later one has the same name."""
+    global _num_lives
+    _num_lives += 1
 
 
 def record_arrivals(recorder: Recorder) -> None:
@@ -74,6 +85,9 @@ def record_arrivals(recorder: Recorder) -> None:
         return
     parsed = msgspec.json.decode(dump(includeCollectives=True, onlyActive=False), type=_Dump)
     monotonic, epoch = clock_pair()
+    if abs(epoch - monotonic - recorder.epoch_at_zero_ns) > _SET_NS:
+        recorder.note("the host's time of day was set meanwhile: when this rank arrived at collectives is not known")
+        return
     for entry in parsed.entries:
         if entry.record_id <= _last_record_id or entry.is_p2p:
             continue
@@ -83,7 +97,8 @@ def record_arrivals(recorder: Recorder) -> None:
         completed_ns = entry.time_discovered_completed_ns or 0
         duration_ns = completed_ns - entry.time_created_ns if completed_ns else 0
         start_ns = entry.time_created_ns - epoch + monotonic
-        recorder.emit((code, start_ns, duration_ns, _num_bytes(entry), entry.collective_seq_id))
+        sequence = (_num_lives << _LIFE_BITS) + entry.collective_seq_id
+        recorder.emit((code, start_ns, duration_ns, _num_bytes(entry), sequence))
         _last_record_id = entry.record_id
 
 

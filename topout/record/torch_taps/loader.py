@@ -5,6 +5,7 @@ Works for map and iterable data sets, with and without workers, because all of t
 
 import functools
 import math
+from contextlib import suppress
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,8 @@ from topout.record.recorder import OFF_MAIN, Recorder
 from topout.record.torch_taps import batch
 from topout.record.worker_cores import keep_cores
 from topout.schema.event import NOT_GIVEN, Kind
+
+_SEQUENCES = (list, tuple)
 
 
 def install(module: ModuleType, recorder: Recorder) -> None:
@@ -90,9 +93,12 @@ def _tap_next(iterator_class: Any, recorder: Recorder) -> None:
         batch = original(self)
         duration_ns = now_ns() - start_ns
         try:
-            num_samples = batch[0].size(0)
+            # of other kinds an index means another thing, or makes an entry
+            num_samples = batch[0].size(0) if type(batch) in _SEQUENCES else _num_samples(batch)
         except Exception:
             num_samples = _num_samples(batch)
+        if type(num_samples) is not int:
+            num_samples = NOT_GIVEN
         code = waited if get_ident() == main_thread else waited + OFF_MAIN
         recorder.emit((code, start_ns, duration_ns, num_samples, self._topout_number))
         recorder.feeding = self
@@ -107,16 +113,17 @@ def _tap_next(iterator_class: Any, recorder: Recorder) -> None:
 
 def _num_samples(batch: Any) -> int:
     """Samples in a batch as DataLoaders collate it: the first dimension of the first tensor."""
-    for _ in range(3):
-        shape = getattr(batch, "shape", None)
-        if shape is not None:
-            return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, dict) and batch:
-            batch = next(iter(batch.values()))
-        elif isinstance(batch, (list, tuple)) and batch:
-            batch = batch[0]
-        else:
-            break
+    with suppress(Exception):
+        for _ in range(3):
+            shape = getattr(batch, "shape", None)
+            if shape is not None:
+                return int(shape[0]) if len(shape) else 1
+            if isinstance(batch, dict) and batch:
+                batch = next(iter(batch.values()))
+            elif isinstance(batch, _SEQUENCES) and batch:
+                batch = batch[0]
+            else:
+                break
     return NOT_GIVEN
 
 

@@ -34,6 +34,7 @@ class _StepTaps:
         self._counter = StepCounter()
         self._optimizers: dict[int, tuple[int, ref[Any]]] = {}
         """By identity: number, and the optimizer while it lives."""
+        self._num_optimizers = 0
         self._stepping = recorder.code(Kind.OPTIMIZER)
         self._closure = recorder.code(Kind.CLOSURE)
         self._steps_asked = recorder.settings.steps
@@ -76,7 +77,7 @@ class _StepTaps:
         recorder = self._recorder
         start_ns, end_ns = self._start_ns, now_ns()
         known = self._optimizers.get(id(optimizer))
-        number = known[0] if known is not None else self._new_number(optimizer)
+        number = known[0] if known is not None and known[1]() is optimizer else self._new_number(optimizer)
         code = self._stepping if get_ident() == recorder.main_thread else self._stepping + OFF_MAIN
         recorder.emit((code, start_ns, end_ns - start_ns, NOT_GIVEN, number))
         recorder.num_optimizer_steps += 1
@@ -95,7 +96,12 @@ class _StepTaps:
         self.after(optimizer, (), {})
 
     def _new_number(self, optimizer: Any) -> int:
-        number = len(self._optimizers)
+        # another may have been where this one is
+        self._optimizers.pop(id(optimizer), None)
+        alive = {number for number, reference in self._optimizers.values() if reference() is not None}
+        if self._counter.leader not in alive:
+            self._counter.leader = NOT_GIVEN
+        number, self._num_optimizers = self._num_optimizers, self._num_optimizers + 1
         self._optimizers[id(optimizer)] = (number, ref(optimizer))
         return number
 

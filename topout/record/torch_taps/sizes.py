@@ -1,9 +1,11 @@
-"""How many bytes parameters, gradients and optimizer state take: counted once, after the second step."""
+"""How many bytes tensors take; parameters, gradients and optimizer state are counted once, after the second step."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from topout.record.recorder import Recorder
+from topout.record.torch_taps.uncompiled import leave_uncompiled
+from topout.schema.event import NOT_GIVEN
 
 
 def record_sizes(optimizers: Iterable[Any], recorder: Recorder) -> None:
@@ -29,6 +31,15 @@ def record_sizes(optimizers: Iterable[Any], recorder: Recorder) -> None:
             for p in parameters.values()
         ),
     )
+
+
+@leave_uncompiled
+def num_bytes_of(tensor: Any) -> int:
+    """Of its values; a sparse tensor does not know."""
+    try:
+        return int(tensor.nbytes)
+    except Exception:
+        return NOT_GIVEN
 
 
 def _local_bytes(tensor: Any) -> int:

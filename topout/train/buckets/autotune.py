@@ -92,6 +92,8 @@ class Autotune:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        # those not chosen hold memory for what they would have sent
+        self._candidates = []
         if self._ready is not None:
             self._ready.detach()
             self._ready = None

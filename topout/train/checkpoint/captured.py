@@ -26,8 +26,6 @@ class Captured:
     """By the name in the file: own ones carry their rank."""
     trees: dict[str, Any] = field(default_factory=dict)
     """JSON by entry of the state."""
-    until_step: set[str] = field(default_factory=set)
-    """Names of tensors that nothing but an optimizer's step changes."""
 
     def put(self, name: str, tensor: torch.Tensor, *, is_shared: bool) -> str:
         # a sharded tensor is never one rank's own
@@ -61,9 +59,9 @@ class Source:
         self.targets[name] = target
         return target
 
-    def fresh(self, name: str, like: torch.Tensor | None = None) -> torch.Tensor:
-        """Room for a tensor: on the CPU, or as `like` lies where that has the same size."""
+    def fresh(self, name: str, like: torch.Tensor | None = None, device: torch.device | None = None) -> torch.Tensor:
+        """Room for a tensor: on `device` or the CPU, or as `like` lies where that has the same size."""
         size, dtype = self.sizes[name]
         if like is not None and like.shape == size and size:
             return self.into(name, torch.empty_like(like, dtype=dtype, requires_grad=False))
-        return self.into(name, torch.empty(size, dtype=dtype))
+        return self.into(name, torch.empty(size, dtype=dtype, device=device))

@@ -4,6 +4,7 @@ import atexit
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,6 @@ from topout.train.checkpoint import random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
 from topout.train.checkpoint.entries import entries_of
-from topout.train.checkpoint.optimizer_entry import OptimizerEntry
 from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
 from topout.train.checkpoint.restoring import RANDOM, Skipped
@@ -81,13 +81,10 @@ class Checkpoints:
         self._check_folder_is_shared(place)
         self._doubts = [settle for part in state.values() if callable(settle := getattr(part, "settle", None))]
         self._staging = Staging(place.device)
-        for entry in self._entries:
-            if isinstance(entry, OptimizerEntry):
-                self._staging.watch(entry.optimizer)
-        self._counts_steps, self._num_uncounted = False, 0
-        first = next((part for part in state.values() if isinstance(part, torch.optim.Optimizer)), None)
-        if first is not None:
-            first.register_step_post_hook(self._count)
+        # by the script's step(), and by an optimizer's hook, which not every way of stepping calls
+        self._counts_steps, self._has_counted, self._num_uncounted = False, False, 0
+        optimizers = [part for part in state.values() if isinstance(part, torch.optim.Optimizer)]
+        self._hooks = [first.register_step_post_hook(self._count) for first in optimizers[:1]]
         self._place = place
         self._plan: tuple[tuple[Any, ...], Layout] | None = None
         self._writing: Writing | None = None
@@ -136,17 +133,21 @@ class Checkpoints:
     def save(self) -> None:
         """Now, whether due or not; it is written when `close` returns or the next one begins.
 
-        Where the script calls no `step()`, steps of its optimizer are counted.
+        Where the script calls no `step()`, steps of its optimizer are counted. Without one, the checkpoint before is
+        replaced. Does nothing when no step was taken since the last one.
         """
         if self._last_taken in (None, self.num_steps) and not self._counts_steps:
             self.num_steps += self._num_uncounted
-        if self._last_taken != self.num_steps:
+        is_counted = self._counts_steps or self._has_counted
+        if self._last_taken != self.num_steps or not is_counted:
             self._take()
 
     def close(self) -> None:
         """Waits until what is being written is safe; an error if the last one could not be."""
         self._finish()
         atexit.unregister(self._finish)
+        for hook in self._hooks:
+            hook.remove()
         self._staging.close()
         if self._failure is not None:
             raise TopoutError(
@@ -182,6 +183,7 @@ class Checkpoints:
 
     def _count(self, *_: Any) -> None:
         self._num_uncounted += 1
+        self._has_counted = True
 
     def _layout(self, captured: Captured, error: TopoutError | None) -> Layout:
         """The plan in use, or a new one where a tensor has changed on any rank; checks that all are at one step."""
@@ -242,14 +244,14 @@ class Checkpoints:
         try:
             self._store.folder.mkdir(parents=True, exist_ok=True)
             self._probe().write_bytes(b"")
+            self._store.clean(also_unfinished=True)
         except OSError as error:
             raise TopoutError(
                 f"Checkpoints cannot be written to {self._store.folder}.",
-                why=f"{error.strerror}.",
+                why=f"{error.strerror or error}.",
                 do="name a folder that this user may write to",
                 exit_code=ExitCode.ENVIRONMENT,
             ) from error
-        self._store.clean(also_unfinished=True)
 
     def _check_folder_is_shared(self, place: Place) -> None:
         error = None
@@ -262,7 +264,8 @@ class Checkpoints:
             )
         self._agreement.raise_if_any(error)
         if place.is_first:
-            self._probe().unlink()
+            with suppress(OSError):  # the others are past the point where they would hear of it
+                self._probe().unlink()
 
     def _probe(self) -> Path:
         return self._store.folder / f".probe-{self._token}"

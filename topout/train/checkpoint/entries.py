@@ -4,7 +4,9 @@ Names are those of the bare model: wrappers (DDP, compile, activation checkpoint
 Not for FSDP of the first kind, whose flat parameters have no names: `fully_shard` has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +17,8 @@ from topout.train.checkpoint.captured import Captured, Source
 from topout.train.checkpoint.optimizer_entry import OptimizerEntry
 from topout.train.checkpoint.tree import decoded, encoded
 
+_EXTRA_STATE = "_extra_state"
+"""How torch ends the name of what `get_extra_state` returns, which only the module itself understands."""
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 
 
@@ -33,9 +37,6 @@ class Entry(Protocol):
 def entries_of(state: Mapping[str, Any]) -> list[Entry]:
     """Modules first: an optimizer's state hangs on their parameters' names."""
     modules = [ModuleEntry(name, part) for name, part in state.items() if isinstance(part, nn.Module)]
-    trained = _trained(state.values())
-    for module in modules:
-        module.trained = trained
     others: list[Entry] = []
     for name, part in state.items():
         if isinstance(part, nn.Module):
@@ -46,15 +47,11 @@ def entries_of(state: Mapping[str, Any]) -> list[Entry]:
                 why="A checkpoint asks each part for state_dict() and gives it back with load_state_dict().",
                 do="pass an object that has both, or leave it out",
             )
-        names = _names_for(part, modules) if isinstance(part, torch.optim.Optimizer) else None
-        others.append(ObjectEntry(name, part) if names is None else OptimizerEntry(name, part, names))
+        if isinstance(part, torch.optim.Optimizer) and _is_held(part, modules):
+            others.append(OptimizerEntry(name, part, partial(_names_for, part, modules)))
+        else:
+            others.append(ObjectEntry(name, part))
     return [*modules, *others]
-
-
-def _trained(parts: Iterable[Any]) -> set[int]:
-    """Parameters that an optimizer of the state changes, by id."""
-    optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
-    return {id(parameter) for part in optimizers for group in part.param_groups for parameter in group["params"]}
 
 
 def bare(module: nn.Module) -> nn.Module:
@@ -74,22 +71,32 @@ def plain_name(name: str) -> str:
     return name
 
 
-def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> dict[int, str] | None:
-    """Names of an optimizer's parameters by id; None when no module of the state has them all."""
+def _is_held(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> bool:
+    """Whether modules of the state have its parameters; an error where they have only some."""
+    held = {id(parameter) for entry in modules for parameter in entry.parameters().values()}
+    wanted = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if wanted and held.isdisjoint(wanted):
+        return False
+    _names_for(optimizer, modules)
+    return True
+
+
+def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> dict[int, str]:
+    """Names of an optimizer's parameters by id, as they are now: layers are added and replaced in mid-training."""
     names = {
         id(parameter): name if len(modules) == 1 else f"{entry.name}.{name}"
         for entry in reversed(modules)
         for name, parameter in entry.parameters().items()
     }
     wanted = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    num_held = sum(number in names for number in wanted)
-    if 0 < num_held < len(wanted):
+    num_missing = sum(number not in names for number in wanted)
+    if num_missing:
         raise TopoutError(
-            f"The optimizer trains {len(wanted) - num_held} parameters that no module of the checkpoint holds.",
+            f"The optimizer trains {num_missing} parameters that no module of the checkpoint holds.",
             why="Only its momenta would be saved, and not these parameters, such as those of a loss that learns.",
             do="pass their module, too: ctx.checkpoint(..., criterion=criterion)",
         )
-    return names if num_held == len(wanted) else None
+    return names
 
 
 class ModuleEntry:
@@ -101,8 +108,7 @@ class ModuleEntry:
                 why="Its flat parameters have no names of their own, so other ranks could not read them.",
                 do="shard it with torch.distributed.fsdp.fully_shard",
             )
-        self._loaded: dict[str, Any] = {}
-        self.trained: set[int] = set()
+        self._loaded: OrderedDict[str, Any] = OrderedDict()
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {plain_name(name): parameter for name, parameter in self._module.named_parameters()}
@@ -112,24 +118,24 @@ class ModuleEntry:
         # keep_vars tells parameters from buffers
         for key, value in self._module.state_dict(keep_vars=True).items():
             name = plain_name(key)
-            is_shared, is_trained = isinstance(value, nn.Parameter), id(value) in self.trained
-
-            def put(path: str, tensor: torch.Tensor, is_shared: bool = is_shared, is_trained: bool = is_trained) -> str:
-                named = into.put(path, tensor, is_shared=is_shared)
-                if is_trained:
-                    into.until_step.add(named)
-                return named
-
+            put = partial(into.put, is_shared=isinstance(value, nn.Parameter))
             tree[name] = encoded(value, f"{self.name}.{name}", put)
         into.trees[self.name] = tree
 
     def ask(self, tree: Any, source: Source) -> None:
-        now = {plain_name(name): (name, value) for name, value in self._module.state_dict(keep_vars=True).items()}
+        state = self._module.state_dict(keep_vars=True)
+        now = {plain_name(name): (name, value) for name, value in state.items()}
         _check_names(self.name, have=set(now), saved=set(tree))
+        self._loaded = OrderedDict()
+        if hasattr(state, "_metadata"):
+            # versions of the layers' formats: without them load_state_dict takes what it gets for very old
+            self._loaded._metadata = state._metadata  # type: ignore[attr-defined]
         wrong = []
         for name, (key, value) in now.items():
-            if not isinstance(value, torch.Tensor):
-                self._loaded[key] = decoded(tree[name], source.fresh)
+            if not isinstance(value, torch.Tensor) or key.rpartition(".")[2] == _EXTRA_STATE:
+                # extra state may have had another size, or been no tensor
+                device = value.device if isinstance(value, torch.Tensor) else None
+                self._loaded[key] = decoded(tree[name], partial(source.fresh, device=device))
                 continue
             stored = tree[name]["name"]
             size = source.sizes[stored][0]
@@ -147,7 +153,7 @@ class ModuleEntry:
     def load(self) -> None:
         # the tensors have been filled in place; this runs the module's own hooks and takes what is no tensor
         self._module.load_state_dict(self._loaded)
-        self._loaded = {}
+        self._loaded = OrderedDict()
 
 
 class ObjectEntry:

@@ -4,6 +4,7 @@ torch's own `get_optimizer_state_dict` takes a step with zero gradients where th
 counters would see; and it walks the model each time. Renaming `state_dict()` needs neither.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,9 @@ from topout.train.own_settings import own_groups
 
 
 class OptimizerEntry:
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
+    """`names` says what the parameters are called by id; it is asked each time, since layers may come and go."""
+
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Callable[[], dict[int, str]]) -> None:
         self.name, self.optimizer, self._names = name, optimizer, names
         self._loaded: dict[str, Any] = {}
         self._rooms: list[tuple[torch.Tensor, str, torch.Tensor]] = []
@@ -27,12 +30,11 @@ class OptimizerEntry:
 
     def capture(self, into: Captured) -> None:
         state = self.optimizer.state_dict()
-        names = [self._names[id(parameter)] for parameter in self._parameters()]
+        name_of = self._names()
+        names = [name_of[id(parameter)] for parameter in self._parameters()]
 
         def put_shared(path: str, tensor: torch.Tensor) -> str:
-            named = into.put(path, tensor, is_shared=True)
-            into.until_step.add(named)
-            return named
+            return into.put(path, tensor, is_shared=True)
 
         def put_own(path: str, tensor: torch.Tensor) -> str:
             return into.put(path, tensor, is_shared=False)
@@ -54,10 +56,10 @@ class OptimizerEntry:
         }
 
     def ask(self, tree: Any, source: Source) -> None:
-        tree = self._under_own_names(tree)
-        self._check(tree)
-        parameters = self._parameters()
-        number_of = {self._names[id(parameter)]: number for number, parameter in enumerate(parameters)}
+        name_of, parameters = self._names(), self._parameters()
+        number_of = {name_of[id(parameter)]: number for number, parameter in enumerate(parameters)}
+        tree = _under_own_names(tree, set(number_of))
+        self._check(tree, name_of)
         state: dict[Any, Any] = {}
         self._rooms = []
         for name, value in tree["state"].items():
@@ -84,23 +86,9 @@ class OptimizerEntry:
                 self.optimizer.state[parameter][key] = kept.to(now.device)
         self._loaded, self._rooms = {}, []
 
-    def _under_own_names(self, tree: Any) -> Any:
-        """Names begin with their module's where the state has several, and it may have had more or fewer then."""
-        own = {self._names[id(parameter)] for parameter in self._parameters()}
-        saved = {name for group in tree["groups"] for name in group["params"]}
-        (firsts, more), (saved_firsts, saved_more) = _parted(own), _parted(saved)
-        if len(saved_firsts) == 1 and saved_more == own:
-            rename = {f"{saved_firsts[0]}.{name}": name for name in own}
-        elif len(firsts) == 1 and more == saved:
-            rename = {name: f"{firsts[0]}.{name}" for name in saved}
-        else:
-            return tree
-        groups = [{**group, "params": [rename[name] for name in group["params"]]} for group in tree["groups"]]
-        return {**tree, "state": {rename[name]: value for name, value in tree["state"].items()}, "groups": groups}
-
-    def _check(self, tree: Any) -> None:
+    def _check(self, tree: Any, name_of: dict[int, str]) -> None:
         saved_groups = [set(group["params"]) for group in tree["groups"]]
-        groups = [{self._names[id(p)] for p in group["params"]} for group in self.optimizer.param_groups]
+        groups = [{name_of[id(p)] for p in group["params"]} for group in self.optimizer.param_groups]
         have, saved = set().union(*groups), set().union(*saved_groups)
         why = []
         if have - saved:
@@ -123,6 +111,20 @@ class OptimizerEntry:
                 why="; ".join(why) + ".",
                 do="build the optimizer as it was when it was saved, or use another folder",
             )
+
+
+def _under_own_names(tree: Any, own: set[str]) -> Any:
+    """Names begin with their module's where the state has several, and it may have had more or fewer then."""
+    saved = {name for group in tree["groups"] for name in group["params"]}
+    (firsts, more), (saved_firsts, saved_more) = _parted(own), _parted(saved)
+    if len(saved_firsts) == 1 and saved_more == own:
+        rename = {f"{saved_firsts[0]}.{name}": name for name in own}
+    elif len(firsts) == 1 and more == saved:
+        rename = {name: f"{firsts[0]}.{name}" for name in saved}
+    else:
+        return tree
+    groups = [{**group, "params": [rename[name] for name in group["params"]]} for group in tree["groups"]]
+    return {**tree, "state": {rename[name]: value for name, value in tree["state"].items()}, "groups": groups}
 
 
 def _listed(names: set[str], most: int = 5) -> str:

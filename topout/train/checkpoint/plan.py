@@ -71,7 +71,8 @@ def make_layout(captured: Captured, agreement: Agreement) -> Layout:
             entry = tensors.setdefault(
                 piece.name, {"dtype": DTYPE_NAMES[piece.dtype], "size": sizes[piece.name], "chunks": []}
             )
-            entry["chunks"].append([list(piece.offsets), list(piece.sizes), data_name(rank), piece.at])
+            if piece.num_bytes:  # a rank that has only empty ones writes no file
+                entry["chunks"].append([list(piece.offsets), list(piece.sizes), data_name(rank), piece.at])
     return Layout(own, own_bytes, tensors)
 
 

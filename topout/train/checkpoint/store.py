@@ -2,6 +2,7 @@
 
     step-000000000100              whole, or damaged since
     .writing-step-..., .deleting-step-...   left by a crash; nobody reads them
+    .replaced-step-...             one that makes room for another of its number; a crash in between brings it back
     damaged-step-...               one that could not be read when training went on without it
 
 A checkpoint appears by one rename and goes by one rename, so a crash in between leaves it or leaves it not.
@@ -16,7 +17,7 @@ from pathlib import Path
 from topout.train.checkpoint.files import flush_folder
 
 _STEP = re.compile(r"step-(\d{12,})")
-WRITING, DELETING, DAMAGED = ".writing-", ".deleting-", "damaged-"
+WRITING, DELETING, DAMAGED, REPLACED = ".writing-", ".deleting-", "damaged-", ".replaced-"
 
 
 class Store:
@@ -41,9 +42,13 @@ class Store:
     def commit(self, written: Path, step: int) -> None:
         """`written` is complete, marker and all."""
         final = self.path(step)
-        if final.exists():  # of a run that got further before it fell back behind this step
-            self._set_aside(final, DELETING)
-        written.rename(final)
+        if final.exists():  # of a run that fell back behind this step, or of one that counts no steps
+            self._set_aside(final, REPLACED)
+        try:
+            written.rename(final)
+        except OSError:
+            self.clean()
+            raise
         flush_folder(self.folder)
         self.clean()
 
@@ -67,6 +72,16 @@ class Store:
         for entry in self.folder.iterdir():
             if entry.name.startswith(DELETING) or (also_unfinished and entry.name.startswith(WRITING)):
                 shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name.startswith(REPLACED):
+                self._bring_back(entry)
+
+    def _bring_back(self, replaced: Path) -> None:
+        """Unless its successor is there."""
+        match = _STEP.match(replaced.name.removeprefix(REPLACED))
+        if match is None or self.path(int(match[1])).exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            replaced.rename(self.path(int(match[1])))
 
     def _set_aside(self, path: Path, prefix: str) -> None:
         target = path.with_name(prefix + path.name)

@@ -20,8 +20,8 @@ from topout.train.horovod.world import rank
 
 class _Allreduce(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, tensors: int, op: int, factors: tuple[float, float], process_set: Any, *given: Any) -> Any:
-        ctx.asked = (tensors, op, factors, process_set)
+    def forward(ctx: Any, op: int, factors: tuple[float, float], process_set: Any, *given: Any) -> Any:
+        ctx.asked = (op, factors, process_set)
         handle = operations.grouped_allreduce_async(
             given, op=op, prescale_factor=factors[0], postscale_factor=factors[1], process_set=process_set
         )
@@ -29,11 +29,11 @@ class _Allreduce(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return (None, None, None, None, *_Allreduce.apply(*ctx.asked, *gradients))
+        return (None, None, None, *_Allreduce.apply(*ctx.asked, *gradients))
 
 
 def _reduced(tensors: Sequence[Any], op: int, factors: tuple[float, float], process_set: Any) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = _Allreduce.apply(len(tensors), op, factors, process_set, *tensors)
+    found: tuple[Any, ...] = _Allreduce.apply(op, factors, process_set, *tensors)
     return found
 
 

@@ -2,8 +2,9 @@
 
 Every tensor is saved once, under its name in the whole model, by a rank that holds it or as the shards that several
 hold; which names there are is read from the checkpoint's manifest, not from one rank's list. The files, their
-checksums and the writing are those of `topout.train.checkpoint`. Not for values that differ between rows: buffers
-(statistics of BatchNorm) are saved as the first row has them.
+checksums and the writing are those of `topout.train.checkpoint`. Random numbers go on in the mesh that drew them; any
+other draws anew. Not for values that differ between rows: buffers (statistics of BatchNorm) are saved as the first row
+has them.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,10 +15,14 @@ from typing import Any
 import torch
 
 from topout.schema.errors import TopoutError
-from topout.train.checkpoint import Checkpoints
+from topout.train.checkpoint import Checkpoints, manifest, random_state
 from topout.train.checkpoint.captured import Captured, Source
+from topout.train.checkpoint.checkpoints import Restored
 from topout.train.checkpoint.entries import entries_of
 from topout.train.checkpoint.tree import decoded, encoded
+from topout.train.mesh.axes import Axes
+from topout.train.mesh.spec import MeshSpec
+from topout.train.own_settings import own_groups
 from topout.train.place import Place
 
 _PLAIN: dict[str, Callable[[torch.Tensor], Any]] = {"int": int, "float": float, "bool": bool, "none": lambda _: None}
@@ -28,12 +33,30 @@ class MeshCheckpoints(Checkpoints):
 
     def __init__(
         self, folder: str | Path, *, model: "ModelEntry", optimizer: "OptimizerStateEntry", place: Place,
-        more: Mapping[str, Any], settle: Callable[[], None], **options: Any,
+        axes: Axes, more: Mapping[str, Any], settle: Callable[[], None], **options: Any,
     ) -> None:  # fmt: skip
         state = {"model": _Spread(settle), "optimizer": _Spread(), **more}
         super().__init__(folder, state=state, place=place, **options)
         self._entries = [model, optimizer, *(entries_of(more) if more else [])]
-        self._staging.watch(optimizer.optimizer)
+        self._model, self._axes = model, axes
+
+    def restore(self) -> Restored | None:
+        restored = super().restore()
+        if restored is not None:
+            self._part_random_numbers(restored)
+        return restored
+
+    def _part_random_numbers(self, restored: Restored) -> None:
+        """Of another mesh they were others' than this rank's tp peers', whose dropout must be the same."""
+        spec, saved = self._model.spec, self._model.saved_sizes
+        is_other_world = restored.saved_by_ranks != spec.num_ranks
+        is_same_mesh = saved == spec.sizes() or (saved is None and spec.tp == 1)
+        if is_same_mesh and not is_other_world:
+            return
+        seed = manifest.read(restored.folder).seed
+        random_state.reseeded(seed, restored.step, self._axes.rows.rank * spec.pp + self._axes.pp_rank)
+        if not is_other_world:
+            self._say("it was not saved in this mesh: random numbers are drawn anew from the seed")
 
     def wait(self) -> None:
         """Until the checkpoint in flight is safe."""
@@ -57,23 +80,26 @@ class ModelEntry:
     name = "model"
 
     def __init__(
-        self, parameters: Mapping[str, Any], buffers: Mapping[str, Any], *, whole: set[str], saves_buffers: bool
-    ) -> None:
+        self, parameters: Mapping[str, Any], buffers: Mapping[str, Any], *, spec: MeshSpec, whole: set[str],
+        saves_buffers: bool,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self.saved_sizes: dict[str, int] | None = None
+        """Of the mesh that the checkpoint read last was saved in; None where it does not say."""
         self._parameters, self._buffers = dict(parameters), dict(buffers)
         self._whole = whole
         self._saves_buffers = saves_buffers
 
     def capture(self, into: Captured) -> None:
         for name, parameter in self._parameters.items():
-            named = into.put(f"model.{name}", parameter.detach(), is_shared=True)
-            if parameter.requires_grad:
-                into.until_step.add(named)
+            into.put(f"model.{name}", parameter.detach(), is_shared=True)
         if self._saves_buffers:
             for name, buffer in self._buffers.items():
                 into.put(f"model.{name}", buffer.detach(), is_shared=True)
-        into.trees[self.name] = {"names": sorted(self._whole)}
+        into.trees[self.name] = {"names": sorted(self._whole), "mesh": self.spec.sizes()}
 
     def ask(self, tree: Any, source: Source) -> None:
+        self.saved_sizes = tree.get("mesh")
         saved = {name.removeprefix("model.") for name in source.sizes if name.startswith("model.")}
         missing, foreign = sorted(self._whole - saved), sorted(saved - self._whole)
         wrong = [f"missing in the checkpoint: {_some(missing)}"] if missing else []
@@ -109,7 +135,7 @@ class OptimizerStateEntry:
             for key, value in state.items():
                 path = f"optimizer.state.{self._names[id(parameter)]}.{key}"
                 named, tensor = (path, value) if isinstance(value, torch.Tensor) else _as_tensor(path, value)
-                into.until_step.add(into.put(named, tensor.detach(), is_shared=True))
+                into.put(named, tensor.detach(), is_shared=True)
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         into.trees[self.name] = {
             "kind": type(self.optimizer).__qualname__,
@@ -126,6 +152,9 @@ class OptimizerStateEntry:
                 f"{len(self.optimizer.param_groups)}.",
                 do="build the optimizer as it was when it was saved, or use another folder",
             )
+        for options, chosen in zip(self._groups, own_groups(self.optimizer), strict=True):
+            # which kernels are used is this run's choice, and a group that mixes layouts has none of them
+            options |= {name: chosen[name] for name in ("fused", "foreach") if name in chosen}
         own = {self._names[id(p)]: p for group in self.optimizer.param_groups for p in group["params"]}
         self._state, self._kinds = {}, {}
         for stored in source.sizes:

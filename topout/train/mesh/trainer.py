@@ -177,6 +177,10 @@ class Trainer:
 
         `more` names what else is saved: loader=, schedule=, anything with a state_dict.
         """
+        earlier = self._kept.pop(Path(folder), None)
+        if earlier is not None:
+            # of `save` or `restore`, which know nothing of these options
+            earlier.close()
         made = self._checkpoints(Path(folder), every=every, more=more)
         restored = made.restore()
         self.num_steps = self.num_steps if restored is None else restored.step
@@ -194,12 +198,15 @@ class Trainer:
             return self._kept[folder]
         buffers = {name: b for stage in self.stages for name, b in stage.persistent_buffers().items()}
         is_first_of_stage = self.row == 0 and self._axes.tp_rank == 0
-        model = ModelEntry(self._parameters, buffers, whole=self._names, saves_buffers=is_first_of_stage)
+        model = ModelEntry(
+            self._parameters, buffers, spec=self.spec, whole=self._names, saves_buffers=is_first_of_stage
+        )
         named = {id(parameter): name for name, parameter in self._parameters.items()}
         optimizer = OptimizerStateEntry(self.optimizer, named)
         self._kept[folder] = MeshCheckpoints(
-            folder, model=model, optimizer=optimizer, place=self.place, more=more or {}, settle=self.settle, every=every
-        )
+            folder, model=model, optimizer=optimizer, place=self.place, axes=self._axes, more=more or {},
+            settle=self.settle, every=every,
+        )  # fmt: skip
         return self._kept[folder]
 
     def _moved(self, inputs: tuple[Any, ...], targets: Any) -> tuple[tuple[Any, ...], Any]:

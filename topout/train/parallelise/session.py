@@ -4,10 +4,10 @@ The script is the same on all ranks and so are its random numbers, its parameter
 the batches differ. So all ranks come to every call here together.
 """
 
+import gc
 import os
 import sys
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -16,31 +16,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from topout.schema.errors import TopoutError
 from topout.train.fusion.agreement import gather_numbers
-from topout.train.fusion.bucket import averaging
-from topout.train.fusion.gradients import FusedGradients
-from topout.train.fusion.grouping import limits_from
 from topout.train.joining import join
+from topout.train.parallelise.followed import Followed
 from topout.train.parallelise.lines import script_line
 from topout.train.place import Place, joined
-
-
-class Averaged:
-    """One optimizer's gradients, averaged by the end of every backward pass.
-
-    So clipping, scaling and whatever else reads gradients before the step finds them averaged. Of several passes a step
-    each is averaged, which is right, since an average of averages is the same, if more than needed.
-    """
-
-    def __init__(self, named: list[tuple[str, Any]], group: Any) -> None:
-        self.gradients = FusedGradients(
-            named, group=group, reduction=averaging(group), limits=limits_from(), passes=None, drops_unused=True
-        )
-        self.num_passes = 0
-        """Since the last step."""
-
-    def average(self) -> None:
-        self.num_passes += 1
-        self.gradients.synchronize()
 
 
 class Session:
@@ -55,7 +34,10 @@ class Session:
         """Where the loader was made whose whole batch is at hand."""
         self.sharded_line: str | None = None
         self.seed = 0
-        self.optimizers: WeakKeyDictionary[Any, Averaged | None] = WeakKeyDictionary()
+        self._followed: list[Followed] = []
+        """The same on all ranks: one leaves it when all agree that its optimizer is gone."""
+        self._may_have_replaced = False
+        """Whether an optimizer was made since garbage was last collected for it."""
         self.is_joining = False
         self._equal: Any = WeakIdKeyDictionary()
         """Parameters and buffers that were made the same on all ranks."""
@@ -91,13 +73,18 @@ class Session:
 
     def follow(self, optimizer: Any) -> None:
         """A new one; while training goes on its parameters were made from each rank's own random numbers."""
-        self.optimizers[optimizer] = None
-        if self.is_on and self._has_begun:
+        if not self.is_on or any(followed.is_of(optimizer) for followed in self._followed):
+            return
+        self._followed.append(Followed(optimizer))
+        self._may_have_replaced = True
+        if self._has_begun:
             self._equalise(self._parameters())
 
     def begin_training(self) -> None:
         """Before a first batch: one model on all ranks, and from here on other random numbers on each."""
         place = self.place()
+        if not self._has_begun:
+            self._agree_on_the_living()
         self._equalise(self._parameters())
         if not self._has_begun and place.rank > 0:
             torch.manual_seed(torch.initial_seed() + place.rank)
@@ -111,7 +98,9 @@ class Session:
                 self._broadcast(tensor)
 
     def _parameters(self) -> list[Any]:
-        found = [p for optimizer in list(self.optimizers) for group in optimizer.param_groups for p in group["params"]]
+        # before ranks have met, garbage was collected on each
+        counted = [followed for followed in self._followed if self._place is not None or followed.is_alive]
+        found = [parameter for followed in counted for parameter in followed.parameters()]
         if any(map(is_lazy, found)):
             raise TopoutError(
                 f"At {script_line()} the optimizer holds parameters of lazy modules, which have no values yet.",
@@ -143,41 +132,49 @@ class Session:
                 why="--ddp deals out the samples of DataLoaders; every rank would train on the same data",
                 do="feed the loop from torch.utils.data.DataLoader, or topout run -n 1",
             )
-        if not self.optimizers:
+        if not self._followed:
             raise TopoutError(
                 f"backward at {line} computes gradients, and there is no optimizer of torch's to average them for.",
                 why="a loop that updates parameters by itself would give each rank a model of its own",
                 do="update with torch.optim, or topout run -n 1",
             )
         self.num_passes += 1
-        for optimizer, averaged in list(self.optimizers.items()):
-            self._averaged(optimizer, averaged).gradients.begin_backward()
-
-    def _averaged(self, optimizer: Any, averaged: Averaged | None) -> Averaged:
-        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        if averaged is not None and [id(p) for p in averaged.gradients.parameters] == [id(p) for p in trained]:
-            return averaged
-        if averaged is not None:
-            # layers were frozen or freed, or parameters added: on all ranks alike
-            averaged.gradients.remove()
-        named = [(f"parameter {number}", parameter) for number, parameter in enumerate(trained)]
-        made = self.optimizers[optimizer] = Averaged(named, self._gradient_group)
-        return made
+        for followed in self._followed:
+            followed.averaging_in(self._gradient_group).gradients.begin_backward()
 
     def after_backward(self) -> None:
-        engines = [averaged for averaged in list(self.optimizers.values()) if averaged is not None]
+        engines = [followed.averaged for followed in self._followed if followed.averaged is not None]
         mine = [int(averaged.gradients.has_pending) for averaged in engines]
+        living = [int(followed.is_alive) for followed in self._followed]
         # with several, a pass may be for some of them only, and by its own data a rank could think otherwise
-        rows = gather_numbers(mine, self._gradient_group) if len(engines) > 1 else [[1]]
+        rows = gather_numbers(mine + living, self._gradient_group) if len(self._followed) > 1 else [[1, 1]]
         for number, averaged in enumerate(engines):
             if any(row[number] for row in rows):
                 averaged.average()
+        self._leave_the_dead([row[len(engines) :] for row in rows])
         if not self._has_told:
             self._has_told = True
             self._tell_what_was_done()
 
+    def _leave_the_dead(self, rows: list[list[int]]) -> None:
+        """Those that no rank has any more; `rows` says for each rank which it has."""
+        gone = [number for number in range(len(self._followed)) if not any(row[number] for row in rows)]
+        for number in reversed(gone):
+            self._followed.pop(number).leave()
+
+    def _agree_on_the_living(self) -> None:
+        if len(self._followed) < 2:
+            return
+        if self._may_have_replaced:
+            # in a cycle, as with what a script hangs on it, an optimizer is garbage that only this finds
+            gc.collect()
+        if self._place is not None:
+            self._may_have_replaced = False
+            living = [int(followed.is_alive) for followed in self._followed]
+            self._leave_the_dead(gather_numbers(living, self._gradient_group))
+
     def before_step(self, optimizer: Any) -> None:
-        averaged = self.optimizers.get(optimizer)
+        averaged = next((followed.averaged for followed in self._followed if followed.is_of(optimizer)), None)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if averaged is None or (averaged.num_passes == 0 and not all(map(averaged.gradients.holds, gradients))):
             if gradients:
@@ -192,13 +189,21 @@ class Session:
     def mode_changed(self, module: Any, *, is_training: bool) -> None:
         """`train()` or `eval()` of the model; of a part of it, such as a frozen BatchNorm, it says nothing."""
         self.has_called_train = self.has_called_train or is_training
+        if not (self.is_on and self._is_trained(module)):
+            return
+        self._agree_on_the_living()
         if self._is_the_model(module):
             self.is_evaluating = not is_training
-            if self.is_evaluating and self.is_on and self._has_begun:
+            if self.is_evaluating and self._has_begun:
                 self._make_equal(module)
-            elif self.is_on and self._has_begun:
+            elif self._has_begun:
                 # of a further model: what its optimizer does not hold, too
                 self._equalise([*module.parameters(), *module.buffers()])
+
+    def _is_trained(self, module: Any) -> bool:
+        """In part at least; of any other module a rank may change the mode by itself."""
+        trained = {id(parameter) for followed in self._followed for parameter in followed.parameters()}
+        return any(id(parameter) in trained for parameter in module.parameters())
 
     def _is_the_model(self, module: Any) -> bool:
         """Whether it holds most of what the optimizers train."""
@@ -233,7 +238,7 @@ class Session:
 
     def _tell_what_was_done(self) -> None:
         place = self.place()
-        engines = [averaged.gradients for averaged in self.optimizers.values() if averaged is not None]
+        engines = [followed.averaged.gradients for followed in self._followed if followed.averaged is not None]
         num_tensors = sum(len(engine.parameters) for engine in engines)
         num_groups = sum(engine.num_groups for engine in engines)
         script = os.path.basename(sys.argv[0])  # noqa: PTH119

@@ -1,0 +1,205 @@
+"""The leading launcher waits for those that are there, starts all of them alike, and forgets those that are gone."""
+
+import selectors
+import socket
+import time
+
+import pytest
+
+from topout.launch import head as leading
+from topout.launch.first_failure import RankEnd
+from topout.launch.gathering import Link
+from topout.launch.head import Head
+from topout.launch.member import Member
+from topout.launch.outcome import Cause
+from topout.launch.plain_values import from_plain, to_plain
+from topout.launch.roster import Roster
+from topout.launch.stopping import Stopping
+from topout.launch.wire import Wire
+from topout.schema.spec import RunSpec
+from topout.schema.world import Core, Host, Rank, World
+
+CORES = tuple(Core(index=index, physical=index, socket=0, numa=0) for index in range(4))
+
+
+class FakeSupervisor:
+    def __init__(self):
+        self.causes: list[Cause] = []
+
+    def end_job(self, cause, orders, *, number=None, rank=None):
+        self.causes.append(cause)
+
+
+class Job:
+    """A head, and the other ends of its links, which a test holds."""
+
+    def __init__(self, num_hosts: int):
+        self.hosts = [
+            Host(name=f"n{number}", cores=CORES, memory_bytes=1, address=f"10.0.0.{number}")
+            for number in range(num_hosts)
+        ]
+        pairs = [socket.socketpair() for _ in self.hosts]
+        self.agents = [self._wire(right) for _, right in pairs]
+        links = [
+            Link(self._wire(left), Member(number=number, host=host))
+            for number, (host, (left, _)) in enumerate(zip(self.hosts, pairs, strict=True))
+        ]
+        self.head = Head(links, None, "secret", lambda text: None)
+        self.supervisor = FakeSupervisor()
+        self.selector = selectors.DefaultSelector()
+
+    def _wire(self, connection: socket.socket) -> Wire:
+        wire = Wire(connection)
+        wire._settle()
+        wire._longest_bytes = 1 << 24
+        return wire
+
+    def start(self, numbers: list[int]) -> World:
+        """One rank on each of these."""
+        ranks = [
+            Rank(rank=place, local_rank=0, node_rank=place, host=f"n{number}", cores=(0, 1), num_threads=2)
+            for place, number in enumerate(numbers)
+        ]
+        hosts = tuple(self.hosts[number] for number in numbers)
+        world = World(hosts=hosts, ranks=tuple(ranks), master_address="10.0.0.1", master_port=1)
+        roster = Roster(world=world, ranks_of={number: (rank,) for number, rank in zip(numbers, ranks, strict=True)})
+        self.head.start(roster, world, RunSpec(script="train.py"), cwd="/")
+        self.selector.close()
+        self.selector = selectors.DefaultSelector()
+        self.head.register(self.selector, self.supervisor)
+        return world
+
+    def listen(self) -> None:
+        while events := self.selector.select(0):
+            for key, _ in events:
+                key.data()
+
+    def ends_well(self, number: int, rank: int) -> None:
+        end = RankEnd(rank=rank, host=f"n{number}", pid=1, ended_at_ns=1, exit_code=0)
+        self.agents[number].send("ended", end=to_plain(end))
+        self.agents[number].send("finished")
+        self.listen()
+
+
+@pytest.fixture
+def job_of():
+    jobs: list[Job] = []
+
+    def make(num_hosts: int) -> Job:
+        jobs.append(Job(num_hosts))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.head.dismiss(0)
+        job.selector.close()
+        for agent in job.agents:
+            agent.close()
+
+
+def test_a_round_after_a_host_was_lost_ends_as_the_ranks_of_that_round_do(job_of):
+    job = job_of(2)
+    job.start([0, 1])
+    job.agents[1].close()
+    job.listen()
+    job.ends_well(0, rank=0)
+    assert job.supervisor.causes == [Cause.HOST_LOST]
+    assert job.head.lost_hosts == ["n1"]
+    assert sorted(end.exit_code for end in job.head.ends()) == [0, 4]
+    job.start([0])
+    job.ends_well(0, rank=0)
+    assert not job.head.is_busy
+    assert [(end.rank, end.exit_code) for end in job.head.ends()] == [(0, 0)]
+
+
+def test_nothing_of_an_earlier_round_is_told_of_the_next(job_of):
+    job = job_of(1)
+    job.start([0])
+    job.head.tails[0], job.head.oom_kills[0], job.head.has_told = "old words", 1, True
+    job.start([0])
+    assert (job.head.tails, job.head.oom_kills, job.head.has_told) == ({}, {}, False)
+
+
+def test_time_in_which_the_head_itself_was_stopped_makes_nobody_lost(job_of):
+    job = job_of(2)
+    job.start([0, 1])
+    began = time.monotonic()
+    job.head.tick(began + 1)
+    # nobody could be heard for ten minutes, and then nobody has said anything yet
+    for away in (600, 601, 655):
+        job.head.tick(began + away)
+    assert job.supervisor.causes == []
+
+
+def test_a_host_that_is_silent_while_the_head_looks_is_lost(job_of):
+    job = job_of(1)
+    job.start([0])
+    began = time.monotonic()
+    for second in range(1, 60):
+        job.head.tick(began + second)
+    assert job.supervisor.causes == []
+    job.head.tick(began + 62)
+    assert job.supervisor.causes == [Cause.HOST_LOST]
+
+
+def test_all_launchers_are_told_the_world_without_the_cores_of_hosts(job_of):
+    job = job_of(2)
+    world = job.start([0, 1])
+    told = [agent.receive()[-1] for agent in job.agents]
+    assert [message["ranks"] for message in told] == [[0], [1]]
+    assert [(message["kind"], message["cwd"], message["spec"]["script"]) for message in told] == 2 * [
+        ("start", "/", "train.py")
+    ]
+    for message in told:
+        heard = from_plain(World, message["world"])
+        assert (heard.ranks, heard.master_port) == (world.ranks, world.master_port)
+        assert [(host.name, host.address, host.cores) for host in heard.hosts] == [
+            ("n0", "10.0.0.0", ()),
+            ("n1", "10.0.0.1", ()),
+        ]
+
+
+def test_what_all_launchers_are_told_is_put_into_words_once(job_of, monkeypatch):
+    job = job_of(3)
+    nouns: list = []
+    monkeypatch.setattr(leading, "to_plain", lambda noun: nouns.append(type(noun).__name__) or to_plain(noun))
+    job.start([0, 1, 2])
+    assert sorted(nouns) == ["RunSpec", "World"]
+
+
+def test_a_start_longer_than_the_sockets_buffer_leaves_before_the_first_beat(job_of, monkeypatch):
+    job = job_of(2)
+    job.hosts[0] = Host(name="n0", cores=(), memory_bytes=1, cpu_model="x" * 1_000_000)
+    flushes: list[int] = []
+    flush = Wire.flush
+
+    def read_then_flush(wire):
+        flushes.append(1)
+        flush(wire)
+        for number, agent in enumerate(job.agents):
+            heard[number] += [message["kind"] for message in agent.receive()]
+
+    heard: dict[int, list[str]] = {0: [], 1: []}
+    monkeypatch.setattr(Wire, "flush", read_then_flush)
+    job.start([0, 1])
+    assert heard == {0: ["start"], 1: ["start"]}
+    assert len(flushes) > 2
+
+
+def test_a_rank_is_told_to_stop_although_another_host_has_finished(job_of):
+    """One launcher is through before the warning, another in the middle of the round."""
+    job = job_of(3)
+    job.start([0, 1, 2])
+    said: list[str] = []
+    job.head.stopping = Stopping(None, own=None, others=[0, 1, 2], send=job.head.order_stop, say=said.append)
+    for agent in job.agents:
+        agent.receive()
+    job.ends_well(0, rank=0)
+    job.head.stopping.warned(10)
+    assert [message["order"]["kind"] for message in job.agents[2].receive()] == ["freeze"]
+    job.agents[2].send("frozen", round=1, highest=7)
+    job.listen()
+    assert job.agents[2].receive() == []
+    job.ends_well(1, rank=1)
+    assert [message["order"] for message in job.agents[2].receive()] == [{"kind": "stop", "round": 1, "call": 8}]
+    assert job.agents[0].receive() == []

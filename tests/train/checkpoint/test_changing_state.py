@@ -1,0 +1,214 @@
+"""What changes while training goes on: layers that are added, states that grow, weights that others write to."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.train.checkpoint.conftest import MakeTraining
+from topout.schema.errors import TopoutError
+from topout.train.checkpoint import Checkpoints, to_safetensors
+from topout.train.checkpoint.store import Store
+from topout.train.place import alone
+
+
+class Counter:
+    """An object with a state, and no optimizer."""
+
+    def __init__(self, value: Any = 0) -> None:
+        self.value = value
+
+    def state_dict(self) -> Any:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.value = state["value"]
+
+
+def of(folder: Path, **state: Any) -> Checkpoints:
+    return Checkpoints(folder, state=state, place=alone())
+
+
+def test_where_nothing_counts_steps_every_save_is_written(tmp_path: Path) -> None:
+    counter = Counter()
+    saved = of(tmp_path, counter=counter)
+    for _ in range(3):
+        counter.value += 1
+        saved.save()
+    saved.close()
+    again = Counter()
+    restored = of(tmp_path, counter=again)
+    assert restored.restore() is not None
+    assert again.value == 3
+    again.value = 4
+    restored.save()
+    restored.close()
+    last = Counter()
+    of(tmp_path, counter=last).restore()
+    assert last.value == 4
+
+
+def test_a_script_that_has_taken_no_step_since_saves_under_the_same_number(training: MakeTraining) -> None:
+    training().take(2).close()
+    again = training()
+    again.checkpoints.restore()
+    again.checkpoints.save()
+    again.close()
+    restored = training().checkpoints.restore()
+    assert restored is not None
+    assert restored.step == 2
+
+
+def test_a_crash_while_one_replaces_another_leaves_the_old_one(tmp_path: Path) -> None:
+    saved = of(tmp_path, counter=Counter(7))
+    saved.save()
+    saved.close()
+    store = Store(tmp_path)
+    store._set_aside(store.path(0), ".replaced-")
+    (tmp_path / ".writing-step-000000000000-abcd").mkdir()
+    counter = Counter()
+    of(tmp_path, counter=counter).restore()
+    assert counter.value == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000000"]
+
+
+def test_one_that_cannot_take_its_place_leaves_the_old_one(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path(0).mkdir()
+    with pytest.raises(FileNotFoundError):
+        store.commit(tmp_path / "missing", 0)
+    assert store.steps() == [0]
+
+
+class Scaled(nn.Linear):
+    """Extra state as quantizing layers have it: a tensor that begins empty and grows."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.history: Any = torch.zeros(0)
+
+    def get_extra_state(self) -> Any:
+        return self.history
+
+    def set_extra_state(self, state: Any) -> None:
+        self.history = state
+
+
+@pytest.mark.parametrize("begins_as", [torch.zeros(0), torch.zeros(2), None])
+def test_extra_state_of_any_size_comes_back(training: MakeTraining, begins_as: Any) -> None:
+    model = Scaled()
+    first = training(model=model).take(2)
+    model.history = torch.tensor([1.0, 2.0, 3.0])
+    first.take(2).close()
+    again = Scaled()
+    again.history = begins_as
+    training(model=again).checkpoints.restore()
+    assert again.history.tolist() == [1, 2, 3]
+    assert torch.equal(again.weight, model.weight)
+
+
+class Versioned(nn.Linear):
+    _version = 5
+    seen: int | None = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+        self.seen = metadata.get("version")
+        super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+
+def test_layers_hear_which_version_they_are_given(training: MakeTraining) -> None:
+    training(model=Versioned(4, 2)).take(2).close()
+    again = Versioned(4, 2)
+    training(model=again).checkpoints.restore()
+    assert again.seen == 5
+
+
+def test_layers_added_in_mid_training_are_saved_by_their_names(training: MakeTraining) -> None:
+    def added(model: nn.Sequential) -> nn.Module:
+        model.append(nn.Linear(2, 2))
+        return model[-1]
+
+    first = training().take(2)
+    first.optimizer.add_param_group({"params": added(first.model).parameters()})
+    first.take(2).close()
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    again = training(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.1))
+    again.optimizer.add_param_group({"params": added(model).parameters()})
+    restored = again.checkpoints.restore()
+    assert restored is not None
+    assert restored.step == 4
+    assert len(again.values()) == len(first.values())
+    assert all(map(torch.equal, again.values(), first.values()))
+
+
+def test_added_parameters_that_no_module_holds_are_refused(training: MakeTraining) -> None:
+    first = training().take(2)
+    first.optimizer.add_param_group({"params": nn.Linear(2, 2).parameters()})
+    with pytest.raises(TopoutError, match="trains 2 parameters that no module of the checkpoint holds"):
+        first.take(2)
+    first.close()
+
+
+class Empty(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("nothing", torch.zeros(0, 3))
+        self.weight = nn.Parameter(torch.zeros(2, 0))
+
+
+def test_a_rank_with_nothing_but_empty_tensors_saves_a_good_checkpoint(tmp_path: Path) -> None:
+    saved = of(tmp_path / "saved", model=Empty(), counter=Counter(torch.zeros(0, 5)))
+    saved.save()
+    saved.close()
+    counter = Counter()
+    restored = of(tmp_path / "saved", model=Empty(), counter=counter).restore()
+    assert restored is not None
+    assert not (restored.folder / "rank-00000.data").exists()
+    assert counter.value.shape == (0, 5)
+    to_safetensors(tmp_path / "saved", tmp_path / "model.safetensors")
+    assert b'"shape": [0, 3], "data_offsets": [0, 0]' in (tmp_path / "model.safetensors").read_bytes()
+
+
+def test_what_cannot_be_cleaned_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Store, "clean", refuse)
+    with pytest.raises(TopoutError, match="Checkpoints cannot be written to"):
+        of(tmp_path, counter=Counter())
+
+
+def test_a_closed_one_leaves_nothing_on_the_optimizer(training: MakeTraining) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    made = training(model=model, optimizer=optimizer)
+    assert len(optimizer._optimizer_step_post_hooks) == 1
+    made.close()
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.gpu
+def test_weights_written_right_after_are_not_in_the_checkpoint(tmp_path: Path) -> None:
+    """256 MiB take milliseconds to copy; setting them on the device takes a tenth of that."""
+
+    def made() -> tuple[nn.Module, Checkpoints]:
+        model = nn.Linear(8192, 8192, bias=False, device="cuda")
+        nn.init.ones_(model.weight)
+        state = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1.0)}
+        return model, Checkpoints(tmp_path, state=state, place=alone("cuda"))
+
+    model, saved = made()
+    saved.save()  # allocates the memory, which would give the copy a head start
+    saved.num_steps = 1
+    torch.cuda.synchronize()
+    saved.save()
+    with torch.no_grad():
+        model.weight.zero_()
+    saved.close()
+    again, restored = made()
+    nn.init.zeros_(again.weight)
+    restored.restore()
+    assert bool((again.weight == 1).all())
