@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.tables import Plan, StepPlan, build_run
+from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.analyze.device import measure_device, memory_bound_share, union_ns
 from topout.analyze.measure import measure_run
+from topout.recommend.engine import find
 from topout.schema.errors import TopoutError
+from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
 from topout.trace.readers.kineto import Profile, read_profile
 
@@ -147,3 +149,73 @@ def test_a_damaged_profile_costs_only_itself(tmp_path: Path) -> None:
     measures, verdict = measure_run(folder)
     assert verdict is not None and verdict.name == "compute"
     assert any("profile" in sentence for sentence in measures.not_measured)
+
+
+def _gpus(path: Path, num_ranks: int) -> RunFolder:
+    """Ranks on devices whose backward takes 600 of 1000 ns, communication included."""
+    built = build_run(path, [[STEP] * 6] * num_ranks, Plan(facts={"backend": "nccl"}))
+    rows = Rows()
+    rows.names = ["", "all_reduce"]
+    for step in range(6):
+        for name, length in (("forward", 300), ("backward", 600), ("optimizer", 100)):
+            rows.add(Kind.DEVICE, START_NS + 1000 * step, length, name=name, ref=step)
+    for rank in range(num_ranks):
+        events = built.folder.events(rank)
+        events.write_bytes(events.read_bytes() + b"".join(rows.blocks({})))
+    return built.folder
+
+
+def _kernels(folder: RunFolder, rank: int) -> None:
+    """60 % computing, 35 % only communicating."""
+    _write(
+        folder.profile(rank),
+        [
+            _event("kernel", GEMM, 0, 60),
+            _event("kernel", NCCL, 50, 95, 13),
+            _event("cpu_op", "aten::mm", 0, 100, 1),
+        ],
+    )
+
+
+def test_efficiencies_of_several_devices_need_their_kernels(tmp_path: Path) -> None:
+    folder = _gpus(tmp_path / "run", 2)
+    measures, _ = measure_run(folder)
+    assert measures.shares["backward"] == pytest.approx(0.6)
+    assert (measures.pop, measures.device) == (None, None)
+    (said,) = [sentence for sentence in measures.not_measured if sentence.startswith("Efficiencies")]
+    assert "--profile" in said
+    for rank in range(2):
+        _kernels(folder, rank)
+    measures, _ = measure_run(folder)
+    assert measures.pop is None
+    assert measures.device is not None
+    assert measures.device.communication_efficiency == pytest.approx(60 / 95)
+    (said,) = [sentence for sentence in measures.not_measured if sentence.startswith("Efficiencies")]
+    assert "--profile" not in said
+
+
+def test_one_device_hides_no_communication(tmp_path: Path) -> None:
+    measures, _ = measure_run(_gpus(tmp_path / "run", 1))
+    assert measures.pop is not None
+    assert measures.not_measured == ()
+
+
+def test_what_kernels_tell_of_communication_is_a_verdict_and_a_finding(tmp_path: Path) -> None:
+    folder = _gpus(tmp_path / "run", 2)
+    for rank in range(2):
+        _kernels(folder, rank)
+    measures, verdict = measure_run(folder)
+    assert verdict is not None and verdict.name == "communication-bandwidth"
+    gains = {finding.code: finding.gain_at_most for finding in find(measures)}
+    assert gains["CO01"] == verdict.share == pytest.approx(0.35)
+
+
+def test_a_torn_profile_leaves_those_of_other_ranks(tmp_path: Path) -> None:
+    folder = _gpus(tmp_path / "run", 2)
+    _kernels(folder, 0)
+    folder.profile(1).write_text('{"traceEvents": [{"ph": "X"')
+    measures, _ = measure_run(folder)
+    assert measures.device is not None
+    assert measures.device.exposed_communication_share == pytest.approx(0.35)
+    (said,) = [sentence for sentence in measures.not_measured if "profile of rank" in sentence]
+    assert said.startswith("The profile of rank 1, which is left out")

@@ -44,10 +44,29 @@ def test_a_run_without_steps_is_told_what_holds_for_its_framework(facts, said, u
 
 def test_a_compiled_step_stands_under_backward_and_that_is_said_once(tmp_path):
     steps = [[StepPlan(input=10 * MS, backward=90 * MS)] * 6] * 2
-    (sentence,) = measure_run(build_run(tmp_path / "run", steps, Plan(num_buckets=0, facts=KERAS)).folder)[
-        0
-    ].not_measured
+    measures, _ = measure_run(build_run(tmp_path / "run", steps, Plan(num_buckets=0, facts=KERAS)).folder)
+    (sentence,) = measures.not_measured
     assert "one compiled function, communication included" in sentence
+    assert "efficiencies of several ranks are left out" in sentence
+    assert measures.pop is None
+
+
+def test_one_rank_that_runs_compiled_steps_has_its_efficiencies(tmp_path):
+    steps = [[StepPlan(input=10 * MS, backward=90 * MS)] * 6]
+    measures, _ = measure_run(build_run(tmp_path / "run", steps, Plan(num_buckets=0, facts=KERAS)).folder)
+    assert measures.pop is not None
+    assert measures.pop.work_efficiency == pytest.approx(0.9)
+
+
+def test_several_ranks_of_jax_have_no_efficiencies(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.run_json.write_text(json.dumps({"version": RUN_VERSION, "status": "finished"}))
+    for rank in range(2):
+        blocks = marked_loop(MS, 100 * MS).blocks({"host": "n01", "jax_version": "0.10.2"})
+        folder.events(rank).write_bytes(b"".join(blocks))
+    measures, _ = measure_run(folder)
+    assert measures.pop is None
+    assert any(sentence.startswith("Efficiencies: communication inside") for sentence in measures.not_measured)
 
 
 def test_keras_on_torch_is_a_run_of_torch(tmp_path):

@@ -161,3 +161,9 @@ def test_a_window_shorter_than_the_sampling_takes_the_whole_run() -> None:
     assert growth_per_s(counter, 3 * S, 3 * S + 1000) == 100
     assert growth_per_s(_counter((0, 5)), 0, S) is None
     assert growth_per_s(None, 0, S) is None
+
+
+def test_a_loader_that_was_never_sampled_is_still_judged_by_its_files(tmp_path: Path) -> None:
+    states = _states(running=0, opening=0, reading=0, waiting=0)
+    found = _input(tmp_path, file_opens=0, read_bytes=0, **states)
+    assert (found.limit, found.running_share) == ("decode", None)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.tables import START_NS, Rows
+from tests.tables import START_NS, Rows, StepPlan, build_run
 from topout.analyze.measure import measure_run
+from topout.analyze.peers import sample_peers
+from topout.analyze.steps import read_tables
 from topout.schema.event import Kind
 from topout.schema.measures import Measures, Verdict
 from topout.schema.run_folder import RUN_VERSION, RunFolder
@@ -97,3 +99,37 @@ def test_the_default_group_is_known_by_both_of_its_names(tmp_path):
     measures, _ = run_of(tmp_path / "run", {"0": {"name": "tp", "ranks": [0, 1]}}, group="0")
     assert measures.ranks[0].shares["tensor"] == pytest.approx(0.35)
     assert measures.shares["transfer"] == 0.0
+
+
+def meshed(path: Path, groups: list[dict[str, list[int]]], *, loads: list[int]) -> RunFolder:
+    """`groups[r]` are the dimensions of rank r with their ranks; `loads[r]` the samples that it asks for in a step."""
+    steps = [[StepPlan(forward=40 * MS, backward=60 * MS, samples=samples)] * NUM_STEPS for samples in loads]
+    folder = build_run(path, steps).folder
+    for rank, own in enumerate(groups):
+        told = {f"{name}{ranks[0]}": {"name": name, "ranks": ranks} for name, ranks in own.items()}
+        facts = b"".join(Rows().blocks({"mesh_groups": told})[1:])
+        folder.events(rank).write_bytes(folder.events(rank).read_bytes() + facts)
+    return folder
+
+
+def test_tensor_parallel_peers_share_their_samples(tmp_path):
+    groups = [{"dp": [r % 4, r % 4 + 4], "tp": [0, 1, 2, 3] if r < 4 else [4, 5, 6, 7]} for r in range(8)]
+    folder = meshed(tmp_path / "run", groups, loads=[16] * 8)
+    assert sample_peers(read_tables(folder)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    step = measure_run(folder)[0].step
+    assert step is not None
+    assert step.samples_per_s == pytest.approx(2 * 16 / 0.1)
+
+
+def test_stages_of_a_pipeline_and_their_tensor_parallel_peers_count_once(tmp_path):
+    groups = [{"pp": [r % 2, r % 2 + 2], "tp": [r // 2 * 2, r // 2 * 2 + 1]} for r in range(4)]
+    folder = meshed(tmp_path / "run", groups, loads=[16, 16, 0, 0])
+    assert sample_peers(read_tables(folder)) == [[0, 1, 2, 3]]
+    step = measure_run(folder)[0].step
+    assert step is not None
+    assert step.samples_per_s == pytest.approx(16 / 0.1)
+
+
+def test_replicas_have_samples_of_their_own(tmp_path):
+    folder = meshed(tmp_path / "run", [{"dp": [0, 1]}] * 2, loads=[16, 16])
+    assert sample_peers(read_tables(folder)) == [[0], [1]]

@@ -1,6 +1,7 @@
 """Pipelines from literals: what a stage computes, what is bubble, and what the schedule explains of it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,26 @@ Piece = tuple[str, int]
 
 
 def run_of(
-    path: Path, ranks: list[list[Piece]], *, microbatches: int = 2, is_waiting_seen: bool = True
+    path: Path,
+    ranks: list[list[Piece]],
+    *,
+    microbatches: int = 2,
+    is_waiting_seen: bool = True,
+    device: Sequence[Piece] = (),
+    num_replicas: int = 1,
 ) -> tuple[Measures, Verdict]:
-    """Every step of rank r is made of these pieces, end to end; all ranks' pieces have the same length together."""
+    """Every step of rank r is made of these pieces, end to end; all ranks' pieces have the same length together.
+
+    `device` is what the device of every rank did in a step. Replicas follow each other, each with all stages.
+    """
     path.mkdir()
+    num_stages, ranks = len(ranks), ranks * num_replicas
     for rank, pieces in enumerate(ranks):
         rows, at = Rows(), START_NS
         for step in range(NUM_STEPS):
-            at = _step(rows, rank, pieces, at, step, (microbatches, len(ranks), is_waiting_seen))
+            for name, ms in device:
+                rows.add(Kind.DEVICE, at, ms * MS, name=name, ref=step)
+            at = _step(rows, rank % num_stages, pieces, at, step, (microbatches, num_stages, is_waiting_seen))
         facts = {"rank": rank, "host": "n01", "clock_pairs": [[START_NS, START_NS]], "ended": True}
         RunFolder(path).events(rank).write_bytes(b"".join(rows.blocks(facts)))
     world = {"hosts": [{"name": "n01"}], "ranks": [{"rank": r, "host": "n01"} for r in range(len(ranks))]}
@@ -99,6 +112,16 @@ def test_efficiencies_are_products_and_the_bubble_is_no_useful_time(tmp_path):
     assert pop.parallel_efficiency == pytest.approx(0.7)
     assert pop.load_balance * pop.communication_efficiency == pytest.approx(pop.parallel_efficiency)
     assert [bar.share for bar in measures.waterfall if bar.name == "bubble"] == [pytest.approx(0.3)]
+
+
+def test_on_devices_a_bubble_is_seen_and_what_replicas_exchange_is_not(tmp_path):
+    device = [("forward", 20), ("backward", 40), ("bubble", 30), ("optimizer", 10)]
+    alone, _ = run_of(tmp_path / "alone", GPIPE, device=device)
+    assert alone.pop is not None
+    assert alone.pop.parallel_efficiency == pytest.approx(0.7)
+    replicas, _ = run_of(tmp_path / "replicas", GPIPE, device=device, num_replicas=2)
+    assert replicas.shares["bubble"] == pytest.approx(0.3)
+    assert replicas.pop is None
 
 
 def test_too_few_micro_batches_are_found_with_the_gain_of_the_formula(tmp_path):

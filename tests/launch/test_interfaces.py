@@ -54,7 +54,10 @@ def test_the_way_to_a_host_whose_name_nothing_knows_is_the_fastest_there_is(monk
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(rendezvous.socket, "getaddrinfo", unknown)
-    assert route_address(["n1", "n2"], None) == "192.0.2.7"
+    assert route_address(["n1", "n2"], None, is_told=True) == "192.0.2.7"
+    monkeypatch.setattr(rendezvous, "_UNKNOWN_NAME_S", 0.0)
+    with pytest.raises(TopoutError):
+        route_address(["n1", "n2"], None)
 
 
 def test_with_an_interface_no_name_is_asked_for(monkeypatch):

@@ -18,6 +18,7 @@ def second_host(monkeypatch):
     known = {"n1": ["10.0.0.1"], "n2": ["127.0.1.1"]}
     monkeypatch.setattr(leading, "resolve", lambda name: known.get(name, [name]))
     monkeypatch.setattr(leading, "is_own", lambda address: address in OWN)
+    monkeypatch.setattr(leading, "is_this_host", lambda name: name == "n2")
     monkeypatch.setattr(leading, "inner_addresses", lambda: frozenset({"172.17.0.1"}))
     monkeypatch.setattr(
         leading, "route_address", lambda hosts, interface: {None: "10.0.0.2"}.get(interface, "10.1.0.2")
@@ -40,6 +41,12 @@ def test_a_task_beside_the_head_looks_where_the_head_listens(interface):
 def test_a_task_elsewhere_looks_where_the_name_leads():
     lead = find_lead(HOSTS, task(2, 0))
     assert head_addresses(lead, HOSTS, None) == ("10.0.0.1",)
+
+
+def test_a_task_elsewhere_does_not_look_at_itself(monkeypatch):
+    """Where its /etc/hosts says so, as of an image that was cloned, the error must name what it says."""
+    monkeypatch.setattr(leading, "resolve", lambda name: ["127.0.1.1"])
+    assert head_addresses(find_lead(HOSTS, task(2, 0)), HOSTS, None) == ("127.0.1.1",)
 
 
 def test_on_one_host_the_loopback_is_where_all_meet():

@@ -177,12 +177,12 @@ def test_a_host_whose_ranks_have_ended_is_not_waited_for():
     assert agreement.leave(1) is None, "decided already"
 
 
-def test_calls_of_ranks_that_have_ended_do_not_count():
+def test_a_call_that_ranks_have_passed_before_they_ended_is_none_to_stop_at():
     agreement = StopAgreement(hosts=[0, 1])
     agreement.ask(0.0)
     agreement.hear(0, 1, 90)
     assert agreement.leave(0) is None
-    assert agreement.hear(1, 1, 50) == Order(kind="stop", round=1, call=51)
+    assert agreement.hear(1, 1, 89) == Order(kind="stop", round=1, call=91)
 
 
 def test_when_all_have_ended_there_is_nothing_to_agree_on():

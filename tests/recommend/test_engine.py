@@ -13,10 +13,12 @@ from topout.schema import plugin
 from topout.schema.finding import Rule
 from topout.schema.measures import (
     Communication,
+    Device,
     Environment,
     Input,
     Measures,
     Memory,
+    Pipeline,
     RankTime,
     Serial,
     StepTime,
@@ -112,6 +114,41 @@ def test_a_straggler_without_a_wait_share_is_still_found():
     assert (finding.code, finding.gain_at_most) == ("LB01", 0.25)
 
 
+def test_only_ranks_that_hold_others_up_bound_what_may_be_won():
+    measures = Measures(
+        communication=Communication(transfer_share=0.05, is_split_withheld=True),
+        stragglers=(
+            late(1, "input", 0.25),
+            late(0, "evaluation", 0.6, is_persistent=False),
+            late(2, "checkpoint", 0.5),
+        ),
+    )
+    (finding,) = find(measures)
+    assert (finding.code, finding.gain_at_most) == ("LB01", 0.25)
+
+
+def test_communication_that_only_kernels_tell_apart_is_found():
+    device = Device(
+        parallel_efficiency=0.6, load_balance=1.0, communication_efficiency=0.63, orchestration_efficiency=0.95,
+        compute_share=0.6, exposed_communication_share=0.35, exposed_copy_share=0.0, idle_share=0.05,
+    )  # fmt: skip
+    small = Communication(transfer_share=0.0, num_collectives_per_step=60.0, mean_message_bytes=4096.0)
+    ranks = tuple(RankTime(rank=rank, host="n01", shares={}, busy_step_ns=1.0) for rank in range(2))
+    measures = Measures(communication=small, device=device, ranks=ranks, shares={"backward": 1.0})
+    assert [(finding.code, finding.gain_at_most) for finding in find(measures)] == [("CO01", 0.35), ("CO02", 0.35)]
+    assert all("35 % of the time" in finding.because for finding in find(measures))
+    assert codes(replace(measures, ranks=ranks[:1])) == []
+
+
+def test_micro_batches_win_no_more_than_the_bubble():
+    pipeline = Pipeline(
+        schedule="ScheduleGPipe", num_stages=8, num_microbatches=1, compute_share=0.8, bubble_share=0.15,
+        schedule_bubble_share=0.16, formula_share=7 / 8, better_microbatches=32, better_share=7 / 39,
+    )  # fmt: skip
+    found = {finding.code: finding.gain_at_most for finding in find(Measures(pipeline=pipeline))}
+    assert found["PP01"] == 0.15
+
+
 def test_a_cpu_is_not_told_to_use_what_gpus_have():
     environment = Environment(
         device_name="Xeon", supports_bf16=True, uses_autocast=False, has_convolutions=True, uses_channels_last=False
@@ -126,16 +163,19 @@ _NO_GPU = Memory()
 
 
 def test_onednn_in_backward_is_named_where_its_gradients_are_slow():
-    def found(forward=0.2, backward=0.7, memory=_NO_GPU, **seen):
+    def found(forward=0.2, backward=0.7, memory=_NO_GPU, transfer=None, **seen):
         usual = {"processor": "aarch64", "has_convolutions": True, "backward_uses_onednn": True, "uses_autocast": False}
         environment = Environment(**(usual | seen))
-        return codes(
-            Measures(environment=environment, shares={"forward": forward, "backward": backward}, memory=memory)
-        )
+        shares = {"forward": forward, "backward": backward}
+        sent = Communication(transfer_share=transfer)
+        return codes(Measures(environment=environment, shares=shares, memory=memory, communication=sent))
 
     assert found() == found(processor="arm64") == ["PR04"]
     assert found(forward=0.3, backward=0.6) == []
     assert found(processor="x86_64") == found(has_convolutions=False) == found(backward_uses_onednn=False) == []
+    # of several ranks communication stands under backward, unless it was told apart
+    assert found(num_ranks=2) == []
+    assert found(num_ranks=2, transfer=0.0) == ["PR04"]
     # bf16 and GPUs have kernels of their own
     assert "PR04" not in found(uses_autocast=True) + found(memory=Memory(device_total_bytes=2**34))
 

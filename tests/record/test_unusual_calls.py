@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from topout.record.clock import TimeOfDay
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
@@ -169,10 +170,13 @@ def arrivals(recorder, monkeypatch):
     monkeypatch.setattr(torch._C._distributed_c10d, "_dump_fr_trace_json", FlightRecorder().dump)
     recorder.is_active = True
 
+    day = TimeOfDay()
+
     def read():
-        flight.record_arrivals(recorder)
+        flight.record_arrivals(recorder, day)
         return [row[4] for row in recorder.of(Kind.ARRIVAL)]
 
+    read.day = day
     return read
 
 
@@ -185,7 +189,6 @@ def test_collectives_of_a_new_default_group_are_others_than_those_of_the_old(arr
 
 
 def test_arrivals_are_left_out_where_the_time_of_day_was_set(arrivals, recorder):
-    monotonic, epoch = recorder._clock_pairs[0]
-    recorder._clock_pairs[0] = (monotonic, epoch - 300_000_000)
+    arrivals.day._at_zero_ns -= 300_000_000
     assert arrivals() == []
     assert "time of day was set" in recorder.notes[0]

@@ -12,7 +12,9 @@ from tests.report.sample import HOSTILE, MS, make_analysis, make_run, make_serie
 from tests.tables import StepPlan, build_run
 from topout.analyze.series import Series
 from topout.report import figures, html
+from topout.report.figures import is_low
 from topout.report.sections.efficiency import efficiency
+from topout.report.sections.opening import key_figures
 from topout.report.sections.timeline import MOST_CELLS, pack
 from topout.report.sentences import verdict_sentence
 from topout.schema.analysis import Analysis
@@ -295,3 +297,16 @@ def test_what_broke_while_reading_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("topout.analyze.series.load_series", broken)
     page = html.write(make_analysis(make_series(1, 5)), RunFolder(tmp_path)).read_text()
     assert "ValueError: block 3 is torn" in page
+
+
+def test_a_single_rank_has_no_parallel_efficiency_among_its_key_figures():
+    series = make_series(4, 3)
+    analysis = make_analysis(series)
+    assert "Parallel efficiency" in key_figures(analysis)
+    alone = replace(analysis, measures=replace(analysis.measures, ranks=analysis.measures.ranks[:1]))
+    assert "Parallel efficiency" not in key_figures(alone)
+
+
+def test_what_reads_as_eighty_hundredths_is_not_marked():
+    assert not is_low(0.796)
+    assert is_low(0.794)

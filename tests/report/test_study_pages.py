@@ -10,6 +10,7 @@ from tests.report.sample import HOSTILE
 from tests.report.study_samples import bent_scaling, planned, scaled, simulated
 from tests.report.test_html import Outline
 from topout.cli.plan_page import plan_page
+from topout.cli.scale_text import scale_text
 from topout.cli.simulate_page import Simulation, shaded, simulate_page
 from topout.report.axes import Axis, Chart, Line, Stop, draw
 from topout.report.shell import asset
@@ -60,6 +61,10 @@ def test_without_a_serial_part_what_bends_is_the_factor_the_study_found():
     assert "Uneven ranks bend the curve: " in text
     text = Outline(render(scaled(replace(found, points=points, bends=None, knee=None)))).text
     assert "It scales: " in text and "not reached" in text
+    points = [replace(point, communication_efficiency=None) for point in points]
+    unseen = replace(found, points=points, bends=None)
+    assert "What bends the curve was not seen: " in Outline(render(scaled(unseen))).text
+    assert "What bends it   not known: communication was not seen" in scale_text(unseen, {}, 200)
 
 
 def test_the_page_of_a_study_has_the_numbers_of_its_text_tables():

@@ -8,6 +8,7 @@ import pytest
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
+from topout.study.bootstrap import ranged_rate
 from topout.study.calibrate import calibrate
 from topout.study.curve import curve
 from topout.study.description import describe
@@ -121,6 +122,14 @@ def test_evaluations_and_saves_cost_what_each_was_seen_to_take(tmp_path):
     assert evaluation["samples_per_s"]["low"] < evaluation["samples_per_s"]["value"]
     assert evaluation["is_sharded"]
     assert checkpoint["bytes"] / checkpoint["bytes_per_s"]["value"] == pytest.approx(0.040, rel=0.01)
+
+
+def test_the_rate_of_two_evaluations_far_apart_is_not_unknown():
+    found = ranged_rate(np.array([10.0, 3.0]), 130.0, np.random.default_rng(0))
+    # 6.5 s on average, between 3 and 10; of the rates themselves the range would reach 0, which costs nothing
+    assert found == pytest.approx({"value": 20.0, "low": 13.0, "high": 130 / 3})
+    alike = ranged_rate(np.array([0.1, 0.1, 0.1]), 1.0, np.random.default_rng(0))
+    assert alike["low"] <= alike["value"] <= alike["high"]
 
 
 def test_cores_that_a_rank_kept_busy_are_those_of_its_counters(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from topout.schema.errors import TopoutError
 from topout.study.curve import curve, node_counts
-from topout.study.description import change, get, names, read_job, read_system
+from topout.study.description import Ranged, change, get, names, put, read_job, read_system
 from topout.study.what_if import apply, on_device, slow_ranks
 
 JOB = """
@@ -43,6 +43,40 @@ def test_a_range_is_kept_and_drawn_from(tmp_path):
     random = np.random.default_rng(0)
     drawn = np.array([job.draw(random).compute.backward_s for _ in range(2000)])
     assert np.mean((drawn > 0.1) & (drawn < 0.3)) == pytest.approx(0.8, abs=0.03)
+
+
+def draws(described):
+    random = np.random.default_rng(0)
+    return [described.draw(random) for _ in range(500)]
+
+
+def test_a_whole_number_is_drawn_whole(tmp_path):
+    ranged = "groups = {value = 8, low = 4, high = 16}\ntensors"
+    few = JOB.replace("tensors", ranged).replace("samples = 32", "samples = {value = 2, low = 0, high = 3}")
+    job = read_job(written(tmp_path, few))
+    drawn = draws(job)
+    groups, samples = ([get(one, path) for one in drawn] for path in (("gradients", "groups"), ("input", "samples")))
+    assert {type(count) for count in (*groups, *samples)} == {int}
+    assert min(samples) == 1 < max(samples)
+    assert np.mean([4 <= count <= 16 for count in groups]) == pytest.approx(0.82, abs=0.05)
+    assert curve(job, read_system("summit"), [2], steps=5)[0].low > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [(("between", "bytes_per_s"), 25e9), (("shared_storage", "bytes_per_s"), 1e12), (("cores",), 8)]
+)
+def test_a_range_down_to_0_is_never_drawn_as_impossible_or_without_limit(path, value):
+    system = Ranged(put(read_system("summit").value, path, value), {path: (0.0, 1.2 * value)})
+    least = min(get(one, path) for one in draws(system))
+    assert least == (pytest.approx(0.1 * value) if isinstance(value, float) else 1)
+    assert curve(read_job("resnet50-v100"), system, [2], steps=5)[0].low >= 0
+
+
+def test_what_was_measured_as_nothing_stays_so():
+    job = Ranged(
+        put(read_job("resnet50-v100").value, ("compute", "optimizer_s"), 0.0), {("compute", "optimizer_s"): (0, 0)}
+    )
+    assert {one.compute.optimizer_s for one in draws(job)} == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +140,15 @@ def test_another_device_scales_by_the_hardware_table():
     assert faster == pytest.approx((989 / 125 * 4.8 / 0.9) ** 0.5, rel=0.05)
     low, high = swapped.ranges["compute", "backward_s"]
     assert low < get(swapped.value, ("compute", "backward_s")) < high
+
+
+def test_another_device_keeps_what_was_doubtful_of_the_job():
+    value = read_job("resnet50-v100").value
+    backward_s = value.compute.backward_s
+    path = ("compute", "backward_s")
+    exact = on_device(Ranged(value, {}), "H200").ranges[path]
+    doubtful = on_device(Ranged(value, {path: (0.9 * backward_s, 1.2 * backward_s)}), "H200").ranges[path]
+    assert doubtful == pytest.approx((0.9 * exact[0], 1.2 * exact[1]))
 
 
 @pytest.mark.parametrize("text", ["3", "0x2", "1x0.5", "ax2"])

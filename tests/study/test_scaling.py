@@ -1,7 +1,9 @@
 """Speed-up, efficiency and what bends a curve, from runs whose truth is known."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
+from statistics import stdev
 
 import pytest
 
@@ -76,6 +78,31 @@ def test_ranks_that_share_the_same_cores_are_told(tmp_path):
     found = study([observe(recorded(tmp_path / str(n), n, compute=15 * n, threads=2 // n)) for n in (1, 2)])
     assert any("1 rank 2 each, 2 ranks 1 each" in note for note in found.notes)
     assert found.bends == "computation"
+
+
+@pytest.mark.parametrize(("counts", "unseen"), [((1, 4), 4), ((2, 4), 2)])
+def test_nothing_is_said_to_bend_a_curve_where_communication_was_not_seen(tmp_path, counts, unseen):
+    runs = [observe(recorded(tmp_path / str(n), n, transfer=10 * (n - 1))) for n in counts]
+    runs = [replace(run, measures=replace(run.measures, pop=None)) for run in runs]
+    found = study(runs, "weak")
+    assert found.points[-1].efficiency < 0.95
+    assert found.bends is None and found.is_bend_unseen
+    assert any(f"communication was not seen at {unseen} ranks" in n for n in found.notes)
+
+
+def test_one_rank_needs_no_communication_to_be_compared_with(tmp_path):
+    runs = [observe(recorded(tmp_path / str(n), n, transfer=10 * (n - 1))) for n in (1, 4)]
+    found = study([replace(runs[0], measures=replace(runs[0].measures, pop=None)), runs[1]], "weak")
+    assert found.bends == "communication efficiency" and not found.is_bend_unseen
+
+
+@pytest.mark.parametrize(("num_runs", "quantile"), [(3, 1.886), (10, 1.383), (11, 1.372), (31, 1.310), (1001, 1.282)])
+def test_intervals_are_student_s_however_many_runs(tmp_path, num_runs, quantile):
+    runs = [observe(recorded(tmp_path / f"{n}-{ms}", n, compute=ms)) for n, ms in ((1, 30), (1, 36), (2, 30))]
+    alike = [replace(runs[number % 2], name=str(number)) for number in range(num_runs)]
+    point = study([*alike, runs[2]], "weak").points[0]
+    spread = stdev(run.samples_per_s for run in alike)
+    assert (point.high - point.samples_per_s) * num_runs**0.5 / spread == pytest.approx(quantile, abs=0.001)
 
 
 def test_the_knee_is_where_doubling_stops_to_pay(tmp_path):

@@ -5,10 +5,10 @@ from math import hypot
 
 import pytest
 
-from topout.study.curve import curve, node_counts, own_error, warnings
+from topout.study.curve import curve, interval, node_counts, own_error, warnings
 from topout.study.description import Ranged, put, read_job, read_system
 from topout.study.simulate import Slow, simulate
-from topout.study.step_model import expected_step
+from topout.study.step_model import PARTS, Step, expected_step
 from topout.study.storage import samples_per_s
 from topout.study.system import LocalStorage, SharedStorage
 
@@ -76,6 +76,17 @@ def test_prefetching_hides_spread_of_input_but_no_lack_of_it():
     assert simulate(slow, SUMMIT, 1).step.samples_per_s == pytest.approx(6 * 500, rel=0.01)
 
 
+@pytest.mark.parametrize("prefetch", [1, 2, 4])
+@pytest.mark.parametrize("loader_samples_per_s", [500.0, 1000.0])
+def test_a_batch_is_fetched_while_the_step_before_runs(prefetch, loader_samples_per_s):
+    given = replace(JOB.input, source="local", prefetch=prefetch, loader_samples_per_s=loader_samples_per_s)
+    job = replace(JOB, compute=replace(JOB.compute, transient=0.0), input=given)
+    expected = expected_step(job, SUMMIT, 2)
+    # 256 samples take 512 or 256 ms, and the step 342
+    assert (expected.parts["input"] > 0) == (loader_samples_per_s == 500)
+    assert simulate(job, SUMMIT, 2).step.seconds == pytest.approx(expected.seconds, rel=0.005)
+
+
 def test_a_serial_evaluation_weighs_more_with_every_node():
     job = put(JOB, ("evaluation",), replace(JOB.evaluation, samples=50_000, samples_per_s=1000, every_steps=100))
     sharded = [expected_step(job, SUMMIT, nodes).parts["evaluation"] for nodes in (1, 10)]
@@ -105,6 +116,22 @@ def test_an_interval_is_as_wide_as_the_ranges_make_it():
     own = own_error(point.step)
     assert point.high / point.samples_per_s - 1 == pytest.approx(hypot(0.067, own), abs=0.015)
     assert 1 - point.low / point.samples_per_s == pytest.approx(hypot(0.063, own), abs=0.015)
+
+
+def test_no_interval_of_a_prediction_reaches_below_zero():
+    parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.01, "communication": 0.99}
+    slow = put(JOB, ("compute", "backward_s"), 1000.0)
+    low, high = interval(Step(parts, 100), JOB, SUMMIT, 1, [(slow, SUMMIT)])
+    assert low == 0 < high
+
+
+def test_failures_without_checkpoints_are_said_to_cost_more():
+    failing = put(JOB, ("failures", "node_hours"), 1000.0)
+    said = [line for line in warnings(Ranged(failing, {}), Ranged(SUMMIT, {}), [4]) if "loses all" in line]
+    assert len(said) == 1 and "topout simulate --failures" in said[0]
+    saved = put(failing, ("checkpoint", "every_steps"), 100)
+    for quiet in (JOB, saved):
+        assert not any("loses all" in line for line in warnings(Ranged(quiet, {}), Ranged(SUMMIT, {}), [4]))
 
 
 def test_far_beyond_what_was_measured_there_is_a_warning():

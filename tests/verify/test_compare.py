@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tables import START_NS, Rows
+from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.schema.errors import TopoutError
 from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
@@ -184,3 +184,38 @@ def test_steps_that_are_told_in_different_ways_are_named(tmp_path):
     b.events(0).write_bytes(b"".join(rows.blocks({"host": "n01"})))
     (note,) = compare_runs(a, b).notes
     assert note.startswith("The steps of B are told by backward()")
+
+
+def test_batches_of_different_sizes_are_named(tmp_path):
+    steps = [[StepPlan(forward=int(5 * MS), backward=int(5 * MS))] * 20]
+    a, b, same = (
+        build_run(tmp_path / name, steps, Plan(facts={"batch_size": size})).folder
+        for name, size in (("a", 32), ("b", 64), ("same", 32))
+    )
+    (note,) = compare_runs(a, b).notes
+    assert note.startswith("A trains on batches of 32 a rank and B on batches of 64")
+    assert compare_runs(a, same).notes == ()
+
+
+def on_two_hosts(path, scatter_ns):
+    """Rank 1 arrives 10 of 1000 ns later; its backward ends so much earlier or later in turns."""
+    path.mkdir()
+    folder = RunFolder(path)
+    folder.run_json.write_text(json.dumps({"version": 1}))
+    for rank in range(2):
+        rows = Rows()
+        for step in range(20):
+            start = START_NS + 1000 * step
+            rows.add(Kind.BACKWARD, start + 200, 700 + rank * scatter_ns * (-1) ** step)
+            rows.add(Kind.ARRIVAL, start + 500 + 10 * rank, name="all_reduce", value=64, ref=step)
+            rows.add(Kind.STEP, start, 1000, ref=step)
+        facts = {"rank": rank, "host": f"n0{rank}", "clock_pairs": [[START_NS, START_NS]], "ended": True}
+        folder.events(rank).write_bytes(b"".join(rows.blocks(facts)))
+    return folder
+
+
+def test_a_split_that_one_run_withholds_is_named(tmp_path):
+    told, withheld = on_two_hosts(tmp_path / "told", 0), on_two_hosts(tmp_path / "withheld", 50)
+    (note,) = compare_runs(told, withheld).notes
+    assert note.startswith("Waiting counts as transfer in B")
+    assert compare_runs(withheld, withheld).notes == ()

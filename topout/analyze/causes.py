@@ -9,13 +9,13 @@ late in most steps costs what the most patient rank waits for it, not the mean: 
 from dataclasses import dataclass
 
 from topout.analyze.stragglers import WaitCauses
-from topout.schema.measures import Measures
+from topout.schema.measures import SERIAL_PHASES, Measures
+from topout.schema.shares import exposed_transfer_share
 
 SMALL_MESSAGE_BYTES = 256 * 1024
 """Below this mean size a collective's time is latency rather than bandwidth."""
 UNEVEN_FACTOR = 2.0
 """Input is one rank's trouble when it waits this much longer than the (lower) median rank."""
-_SERIAL = ("evaluation", "checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
     bubble = waiting.bubble_by_phase
     input_share = shares["input"] - uneven_input + (0.0 if is_uneven else waiting.by_phase["input"])
     input_share += bubble.get("input", 0.0)
-    serial = {name: shares[name] + waiting.by_phase[name] + bubble.get(name, 0.0) for name in _SERIAL}
-    imbalance = {name: share for name, share in waiting.by_phase.items() if name not in (*_SERIAL, "input")}
+    serial = {name: shares[name] + waiting.by_phase[name] + bubble.get(name, 0.0) for name in SERIAL_PHASES}
+    imbalance = {name: share for name, share in waiting.by_phase.items() if name not in (*SERIAL_PHASES, "input")}
     held_up = (sum(imbalance.values()) + waiting.unexplained) * _patience(measures)
     if is_uneven:
         imbalance["input"] = waiting.by_phase["input"] + uneven_input
@@ -54,7 +54,7 @@ def find_causes(measures: Measures, waiting: WaitCauses) -> list[Cause]:
         Cause(
             name="pipeline-bubble",
             # stages stand still when the first one waits for its batch, or any of them evaluates or saves
-            share=shares.get("bubble", 0.0) - sum(bubble.get(name, 0.0) for name in (*_SERIAL, "input")),
+            share=shares.get("bubble", 0.0) - sum(bubble.get(name, 0.0) for name in (*SERIAL_PHASES, "input")),
             phase="bubble",
         ),
         Cause(name="tensor-parallel", share=shares.get("tensor", 0.0), phase="tensor"),
@@ -92,10 +92,7 @@ def _transfer_share(measures: Measures) -> tuple[float, float]:
         num_ranks = len(measures.ranks)
         hidden = min(transfer, measures.serial.single_rank_share * (num_ranks - 1) / num_ranks)
         return transfer - hidden, hidden
-    if measures.device is not None and len(measures.ranks) > 1:
-        # on an accelerator exposed communication lies inside the device's backward; kernels tell it apart
-        return max(transfer, measures.device.exposed_communication_share), 0.0
-    return transfer, 0.0
+    return max(transfer, exposed_transfer_share(measures) or 0.0), 0.0
 
 
 def _transfer_verdict(measures: Measures) -> str:

@@ -48,14 +48,14 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
     seen = [total_per_s(phases.tables, f"input_samples_{state}", *window) for state in _STATES]
     states = {state: value for state, value in zip(_STATES, seen, strict=True) if value is not None}
     total = sum(states.values())
-    num_workers = _first_fact(phases, "num_workers")
+    num_workers = first_fact(phases, "num_workers")
     input_s_per_s = float(phases.phase_ns[:, :, PHASE["input"]].sum()) / phases.elapsed_ns
     calls, read = rate["read_calls"], rate["read_bytes"]
     num_processes = (num_workers or 1) * len(phases.tables)
     return Input(
         wait_share=shares["input"],
         num_workers=num_workers,
-        batch_size=_first_fact(phases, "batch_size"),
+        batch_size=first_fact(phases, "batch_size"),
         opens_per_s=rate["file_opens"],
         directory_scans_per_s=rate["directory_scans"],
         read_calls_per_s=calls,
@@ -65,7 +65,7 @@ def measure_input(phases: Phases, shares: dict[str, float]) -> Input:
         opening_share=states["opening"] / total if total and "opening" in states else None,
         reading_share=states["reading"] / total if total and "reading" in states else None,
         limit=_limit(
-            {state: value / total * num_processes for state, value in states.items()},
+            {state: value / total * num_processes for state, value in states.items()} if total else {},
             opens_per_s=rate["file_opens"] or 0.0,
             bytes_per_s=read or 0.0,
             kernel_s=(rate["worker_system_ns" if num_workers else "system_ns"] or 0.0) / 1e9,
@@ -130,6 +130,7 @@ def _limit(
     return "iops" if opening_s > reading_s or is_small else "bandwidth"
 
 
-def _first_fact(phases: Phases, name: str) -> int | None:
+def first_fact(phases: Phases, name: str) -> int | None:
+    """Of the first rank that knows it."""
     values = [table.facts.get(name) for table in phases.tables]
     return next((value for value in values if isinstance(value, int)), None)

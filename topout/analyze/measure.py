@@ -6,6 +6,7 @@ Only a folder that is none, or a recording of a newer topout, is an error.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from topout.analyze.evaluations import computes_unseen, feeds_training
 from topout.analyze.input import measure_input
 from topout.analyze.memory import measure_memory
 from topout.analyze.noise_scale import measure_noise_scale
-from topout.analyze.peers import measure_tensor_parallel
+from topout.analyze.peers import measure_tensor_parallel, sample_peers
 from topout.analyze.pipeline import measure_pipeline
 from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
@@ -28,9 +29,11 @@ from topout.analyze.stragglers import WaitCauses, find_stragglers, wait_causes
 from topout.analyze.unheard import (
     are_alone,
     blind_phases,
+    hides_communication,
     is_compiled_whole,
     is_empty,
-    without_arrivals,
+    named,
+    why_unheard,
     without_recording,
 )
 from topout.analyze.verdict import decide
@@ -104,10 +107,12 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
     waiting: WaitCauses | None = None
     blind: tuple[str, ...] = ()
     if phases is not None:
-        none: list[Profile] = []
         blind = blind_phases(phases.tables, run)
-        profiles = missing.attempt("The profile", lambda: _read_profiles(folder, phases), none)
-        measures = _measure_steps(measures, phases, profiles, blind, missing)
+        is_hidden = hides_communication(phases.tables, run)
+        measures = _measure_steps(measures, phases, _read_profiles(folder, phases, missing), blind, missing)
+        if is_hidden:
+            _tell_hidden(phases, measures, missing)
+            measures = replace(measures, pop=None)
         if not are_alone(phases.tables):
             waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
     verdict = missing.attempt("The verdict", lambda: decide(measures, waiting, blind), None)
@@ -172,7 +177,7 @@ def _find_phases(
     if any(is_compiled_whole(table) for table in phases.tables):
         missing.say(
             "Forward, backward and optimizer: Keras runs a step as one compiled function, communication included; all "
-            "of it stands under backward."
+            "of it stands under backward, so efficiencies of several ranks are left out."
         )
     if any(computes_unseen(table) for table in phases.tables):
         missing.say("Forward, backward and optimizer: none was seen; what nothing else explains stands under forward.")
@@ -234,7 +239,7 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
 def _tell_recorders(tables: list[RankTable], run: Mapping[str, Any], missing: _Missing) -> None:
     unrecorded = without_recording(tables, run)
     if tables and unrecorded:
-        missing.say(f"There is no recording of {_named(unrecorded)}: the file is missing, empty or cannot be read.")
+        missing.say(f"There is no recording of {named(unrecorded)}: the file is missing, empty or cannot be read.")
     for table in tables:
         if table.is_cut:
             missing.say(f"The recording of rank {table.rank} breaks off in mid-write; what came before is used.")
@@ -247,10 +252,15 @@ def _first_failure(folder: RunFolder) -> str | None:
     return folder.first_failure.read_text(errors="replace") if folder.first_failure.is_file() else None
 
 
-def _read_profiles(folder: RunFolder, phases: Phases) -> list[Profile]:
-    places = [folder.profile(table.rank) for table in phases.tables]
-    found = [path for place in places for path in (place, place.with_name(place.name + ".gz")) if path.is_file()]
-    return [read_profile(path) for path in found]
+def _read_profiles(folder: RunFolder, phases: Phases, missing: _Missing) -> list[Profile]:
+    found = []
+    for rank in (table.rank for table in phases.tables):
+        place = folder.profile(rank)
+        for path in (place, place.with_name(place.name + ".gz")):
+            if path.is_file():
+                what = f"The profile of rank {rank}, which is left out"
+                found.append(missing.attempt(what, partial(read_profile, path), None))
+    return [profile for profile in found if profile is not None]
 
 
 def _window(phases: Phases) -> Window:
@@ -268,7 +278,10 @@ def _step_time(phases: Phases) -> StepTime:
     ends_ns = phases.edges_ns[:, 1:].copy()
     ends_ns[:, -1] -= phases.tail_ns
     step_ns = np.diff(ends_ns.max(axis=0), prepend=phases.start_ns)
-    num_samples = sum(_num_samples(table, phases.start_ns, int(phases.edges_ns[0, -1])) for table in phases.tables)
+    end_ns = int(phases.edges_ns[0, -1])
+    by_rank = {table.rank: _num_samples(table, phases.start_ns, end_ns) for table in phases.tables}
+    # peers work on the same samples, and in a pipeline not every stage asks for them
+    num_samples = sum(max(by_rank[rank] for rank in peers) for peers in sample_peers(phases.tables))
     return StepTime(
         mean_ns=float(step_ns.mean()),
         median_ns=float(np.median(step_ns)),
@@ -286,6 +299,24 @@ def _num_samples(table: RankTable, start_ns: int, end_ns: int) -> int:
     return int(np.maximum(table.value[rows[is_in_window]], 0).sum())
 
 
+def _tell_hidden(phases: Phases, measures: Measures, missing: _Missing) -> None:
+    """Why there are no efficiencies where communication has no phase of its own."""
+    if any(is_compiled_whole(table) for table in phases.tables):
+        return  # said with the step that it is a part of
+    if not any(runs_ahead(table) for table in phases.tables):
+        missing.say("Efficiencies: communication inside compiled functions is not seen; it stands under forward.")
+    elif measures.device is None:
+        missing.say(
+            "Efficiencies: exposed communication on the devices is part of backward here; --profile tells it apart "
+            "from the kernels."
+        )
+    else:
+        missing.say(
+            "Efficiencies by phase: exposed communication on the devices is part of backward here; those on the device "
+            "come from the kernels of the profile, which tell it apart."
+        )
+
+
 def _rank_times(phases: Phases, shares: list[list[float]]) -> list[RankTime]:
     busy_ns = phases.busy_ns.mean(axis=1).tolist()
     return [
@@ -298,7 +329,7 @@ def _communication(
     phases: Phases, shares: dict[str, float], blind: tuple[str, ...], missing: _Missing
 ) -> Communication:
     if "backward" in blind:
-        missing.say(_why_unheard(phases))
+        missing.say(why_unheard(phases.tables))
     if "transfer" in blind:
         missing.say(
             "Waiting and transfer: not all ranks of the job are measured, and waiting for the others looks like "
@@ -311,10 +342,6 @@ def _communication(
             return Communication()  # said with the step that it is a part of
         missing.say("Communication: no arrival at a collective was recorded, so waiting and transfer are not known.")
         return Communication()
-    if any(runs_ahead(table) for table in phases.tables):
-        missing.say(
-            "Exposed communication on the devices is part of backward here; --profile tells it apart from the kernels."
-        )
     if phases.is_split_withheld:
         missing.say(
             "Waiting and transfer are given as transfer alone: the clocks of the hosts disagree by more than that."
@@ -332,25 +359,6 @@ def _communication(
         skew_ns=phases.skew_ns,
         is_split_withheld=phases.is_split_withheld,
     )
-
-
-def _why_unheard(phases: Phases) -> str:
-    if are_alone(phases.tables):
-        return (
-            "Ranks against each other: the script made no process group of torch's. Where nothing else joins them, "
-            "wait is only what ranks that were done first had left; efficiencies and a verdict are left out."
-        )
-    ranks = without_arrivals(phases.tables)
-    is_cut_off = any(table.ended_ns is None for table in phases.tables if table.rank in ranks)
-    why = "is read when a script ends, not when it is killed" if is_cut_off else "knew none"
-    return (
-        f"Communication: no arrivals of {_named(ranks)} (torch's flight recorder {why}); waiting and transfer stand "
-        "under backward, so efficiencies and a verdict are left out."
-    )
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _tensor_parallel(phases: Phases, shares: dict[str, float], missing: _Missing) -> TensorParallel | None:

@@ -19,6 +19,10 @@ TENSOR_NAMES = frozenset(
     {"tp", "tensor", "tensor_parallel", "mp", "model", "model_parallel", "sp", "sequence_parallel"}
 )
 """What scripts call the dimension of a mesh along which layers are cut."""
+_SAMPLE_NAMES = TENSOR_NAMES | {
+    "pp", "pipe", "pipeline", "pipeline_parallel", "stage", "cp", "context", "context_parallel"
+}  # fmt: skip
+"""Dimensions along which ranks work on the same samples: on parts of layers, of their sequence, or of sequences."""
 
 
 def is_tensor_parallel(table: RankTable, rows: NDArray[np.intp]) -> Bools:
@@ -39,6 +43,28 @@ def mesh_names(table: RankTable) -> dict[str, str]:
     if not isinstance(groups, dict):
         return {}
     return {str(group): str(said.get("name", "")).lower() for group, said in groups.items() if isinstance(said, dict)}
+
+
+def sample_peers(tables: Sequence[RankTable]) -> list[list[int]]:
+    """The ranks of these tables, those together that work on the same samples as the groups of a mesh tell it."""
+    peers = {table.rank: [table.rank] for table in tables}
+    for table in tables:
+        for name, ranks in _mesh_groups(table):
+            together = [peers[rank] for rank in ranks if rank in peers] if name in _SAMPLE_NAMES else []
+            # a rank of several dimensions joins their groups
+            merged = sorted({rank for group in together for rank in group})
+            peers.update(dict.fromkeys(merged, merged))
+    return [group for rank, group in peers.items() if rank == group[0]]
+
+
+def _mesh_groups(table: RankTable) -> list[tuple[str, list[int]]]:
+    """Name of the dimension, in small letters, and ranks of each group that the rank is in."""
+    groups = table.facts.get("mesh_groups")
+    told = [said for said in groups.values() if isinstance(said, dict)] if isinstance(groups, dict) else []
+    return [
+        (str(said.get("name", "")).lower(), [rank for rank in said.get("ranks") or [] if isinstance(rank, int)])
+        for said in told
+    ]
 
 
 def _is_between(table: RankTable, times_ns: Int64s) -> Bools:
@@ -99,10 +125,8 @@ def _groups(tables: Sequence[RankTable]) -> tuple[list[int], bool]:
     hosts = {table.rank: table.host for table in tables}
     sizes, spans_hosts = [], False
     for table in tables:
-        groups = table.facts.get("mesh_groups")
-        for said in groups.values() if isinstance(groups, dict) else ():
-            if isinstance(said, dict) and str(said.get("name", "")).lower() in TENSOR_NAMES:
-                ranks = [rank for rank in said.get("ranks") or [] if isinstance(rank, int)]
+        for name, ranks in _mesh_groups(table):
+            if name in TENSOR_NAMES:
                 sizes.append(len(ranks))
                 spans_hosts |= len({hosts[rank] for rank in ranks if rank in hosts}) > 1
     return sizes, spans_hosts

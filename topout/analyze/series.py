@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topout.analyze.input import first_fact
 from topout.analyze.steps import read_phases
 from topout.schema.event import CUMULATIVE_COUNTERS, Kind
 from topout.schema.run_folder import RunFolder
@@ -49,6 +50,10 @@ class Series:
     spans: list[UserSpan]
     has_steps_by_backward: bool = False
     """No optimizer of torch.optim stepped: each backward is taken for the end of a step."""
+    batch_size: int | None = None
+    """Of one rank."""
+    is_split_withheld: bool = False
+    """Waiting is given as transfer, since clocks of hosts disagree by more than it."""
 
 
 def load_series(folder: RunFolder) -> Series | None:
@@ -68,6 +73,8 @@ def load_series(folder: RunFolder) -> Series | None:
         counters=[_rates(table, start_ns) for table in phases.tables],
         spans=[span for table in phases.tables for span in _spans(table, start_ns)],
         has_steps_by_backward=any(has_steps_by_backward(table) for table in phases.tables),
+        batch_size=first_fact(phases, "batch_size"),
+        is_split_withheld=phases.is_split_withheld,
     )
 
 

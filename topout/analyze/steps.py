@@ -18,6 +18,7 @@ from topout.analyze.collectives import Blocked, find_blocked
 from topout.analyze.evaluations import computes_unseen, find_evaluations, trails_off
 from topout.analyze.pipeline import Chunks, find_chunks
 from topout.analyze.segments import PHASE, Segments, Stretches, cut, paint
+from topout.record.row_names import LIFE_BITS
 from topout.schema.event import Kind
 from topout.schema.measures import COMMUNICATION_PHASES
 from topout.schema.run_folder import RunFolder
@@ -254,10 +255,11 @@ def _first_remembered(tables: Sequence[RankTable], edges_ns: Int64s) -> int:
 
 
 def _first_sequences(table: RankTable, arrivals: NDArray[np.intp]) -> list[int]:
-    """Of each process group: a small one may still be remembered from the start."""
+    """Of each process group: a small one may still be remembered from the start. Each life of a group begins at 1."""
     groups = np.array([name.partition("@")[2] for name in table.names] or [""])
     groups_of = groups[np.minimum(table.name_id[arrivals], len(groups) - 1)]
-    return [int(table.ref[arrivals[groups_of == group]].min()) for group in np.unique(groups_of)]
+    sequences = table.ref[arrivals] & (1 << LIFE_BITS) - 1
+    return [int(sequences[groups_of == group].min()) for group in np.unique(groups_of)]
 
 
 def _unprofiled(tables: Sequence[RankTable], numbers: Int64s, first: int) -> tuple[int, int]:

@@ -7,12 +7,16 @@ then wait for cannot be told from moving bytes, nor either from computing. Not f
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from topout.analyze.accelerator import runs_ahead
+from topout.analyze.evaluations import computes_unseen
 from topout.schema.event import Kind
 from topout.trace.table import RankTable
 
 _EAGER_KERAS = "torch"
 """The backend on which Keras does not compile a step into one function."""
+_JOINING = (Kind.COLLECTIVE, Kind.ARRIVAL, Kind.PEERS)
 
 
 def started_ranks(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -52,8 +56,11 @@ def are_alone(tables: Sequence[RankTable]) -> bool:
 
 
 def _is_alone(table: RankTable) -> bool:
-    is_joined = table.facts.get("backend") or _has(table, Kind.COLLECTIVE, Kind.ARRIVAL, Kind.PEERS)
-    return not is_joined and table.ended_ns is not None and _is_heard_by_arrivals(table)
+    return not _is_joined(table) and table.ended_ns is not None and _is_heard_by_arrivals(table)
+
+
+def _is_joined(table: RankTable) -> bool:
+    return bool(table.facts.get("backend")) or _has(table, *_JOINING)
 
 
 def _has(table: RankTable, *kinds: Kind) -> bool:
@@ -80,3 +87,48 @@ def blind_phases(tables: Sequence[RankTable], run: Mapping[str, Any]) -> tuple[s
     if absent and any(_has(table, Kind.ARRIVAL, Kind.COLLECTIVE) for table in tables):
         blind.append("transfer")
     return tuple(blind)
+
+
+def hides_communication(tables: Sequence[RankTable], run: Mapping[str, Any]) -> bool:
+    """Whether exposed communication lies inside a phase that computes, where no efficiency can see it.
+
+    Not where ranks could have been heard and were not: those phases are blind.
+    """
+    if len(tables) + len(_numbers(run) - {table.rank for table in tables}) < 2:
+        return False
+    if len(tables) == 1 and runs_ahead(tables[0]) and not _is_joined(tables[0]):
+        return False
+    is_seen = _is_bare_pipeline(tables)
+    return any(_is_compiled(table) or (runs_ahead(table) and not is_seen) for table in tables)
+
+
+def _is_compiled(table: RankTable) -> bool:
+    return is_compiled_whole(table) or (computes_unseen(table) and not _has(table, *_JOINING))
+
+
+def _is_bare_pipeline(tables: Sequence[RankTable]) -> bool:
+    """Stages on one rank each talk to their neighbours only, and events between micro-batches tell that, the bubble."""
+    stages = [stage for table in tables for stage in np.unique(table.ref[table.rows(Kind.CHUNK)])]
+    is_alone = len(set(stages)) == len(stages)
+    return is_alone and all(_has(table, Kind.SCHEDULE) and not _has(table, *_JOINING) for table in tables)
+
+
+def why_unheard(tables: Sequence[RankTable]) -> str:
+    """A sentence for ranks whose backward is blind."""
+    if are_alone(tables):
+        return (
+            "Ranks against each other: the script made no process group of torch's. Where nothing else joins them, "
+            "wait is only what ranks that were done first had left; efficiencies and a verdict are left out."
+        )
+    ranks = without_arrivals(tables)
+    is_cut_off = any(table.ended_ns is None for table in tables if table.rank in ranks)
+    why = "is read when a script ends, not when it is killed" if is_cut_off else "knew none"
+    return (
+        f"Communication: no arrivals of {named(ranks)} (torch's flight recorder {why}); waiting and transfer stand "
+        "under backward, so efficiencies and a verdict are left out."
+    )
+
+
+def named(ranks: Sequence[int]) -> str:
+    """rank 3; ranks 3, 5"""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

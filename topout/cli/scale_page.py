@@ -61,7 +61,8 @@ def scale_page(studies: Sequence[Scaling], ranges: Sequence[Ranges], title: str,
 
 def _answer(found: Scaling, *, is_many: bool) -> Answer:
     first, last = found.points[0], found.points[-1]
-    lead, advice = _BENDS.get(found.bends or "", ("It scales: " if found.bends is None else f"{found.bends}: ", ""))
+    otherwise = "What bends the curve was not seen: " if found.is_bend_unseen else "It scales: "
+    lead, advice = _BENDS.get(found.bends or "", (otherwise if found.bends is None else f"{found.bends}: ", ""))
     rest = f"efficiency {last.efficiency:.2f} at {last.ranks} ranks against {first.ranks}."
     serial = _serial(found)
     if serial and found.bends == "computation":
@@ -224,7 +225,7 @@ def _efficiency(found: Scaling) -> Chart:
 
 
 def _factors(found: Scaling) -> list[Content]:
-    points = [point for point in found.points if point.load_balance is not None]
+    points = [p for p in found.points if p.load_balance is not None and p.communication_efficiency is not None]
     if len(points) < 2:
         return []
     named: dict[str, Callable[[ScalingPoint], float]] = {

@@ -8,7 +8,8 @@ from topout.study.scaling import Scaling, ScalingPoint
 def scale_text(found: Scaling, ranges: dict[str, list[LawRange]], width: int) -> str:
     """`ranges`: what each law says of more ranks than were run."""
     lines = [f"{found.mode} scaling\n", *_points(found), "", *_phases(found), ""]
-    lines.append(f"What bends it   {found.bends or 'nothing: it scales'}")
+    otherwise = "not known: communication was not seen" if found.is_bend_unseen else "nothing: it scales"
+    lines.append(f"What bends it   {found.bends or otherwise}")
     lines.append(f"Knee            {found.knee if found.knee else 'not reached'}")
     if ranges:
         lines += ["", *_laws(found, ranges)]

@@ -90,8 +90,9 @@ class NativeImagePipeline:
             pool, packs=self._views, which=which, transform=self._structure, numbers=numbers, keys=plan.keys,
             out=out.arrays[self._image], status=status,
         )  # fmt: skip
-        # threads write into these whether or not anybody asks for the batch
-        self._underway[batch] = (which, numbers, plan, out, status)
+        # threads write into these and read from those whether or not anybody asks for the batch
+        files = [file for native in self._native for file in native.files.values()]
+        self._underway[batch] = (which, numbers, plan, out, status, files)
 
         def finish() -> None:
             out.num_bytes = self._end(batch)

@@ -141,8 +141,12 @@ class Head:
     def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         for link in self.links.values():
-            if link.wire.is_open and not link.has_finished:
+            if link.has_finished:
+                continue
+            if link.wire.is_open:
                 selector.register(link.wire.fd, selectors.EVENT_READ, self._reader(selector, link))
+            else:
+                self._lose(link, "its connection broke while the job was started")
 
     def rank_ended(self, end: RankEnd) -> None:
         """Of the head's own ranks; nobody else needs to know."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from topout.host.nics import inner_addresses
 from topout.launch.allocation import Allocation, Task
 from topout.launch.rendezvous import HEAD_VARIABLE, is_own, resolve, route_address
+from topout.launch.variables import is_this_host
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import dataclass
 
@@ -53,7 +54,8 @@ def head_addresses(lead: Lead, allocation: Allocation, interface: str | None) ->
 
     Debian has a host's own name lead to 127.0.1.1. There the head does not listen, since no other host would find it.
     """
-    if lead.is_on_one_host or not all(map(_is_loopback, lead.addresses)):
+    is_elsewhere = bool(allocation.hosts) and HEAD_VARIABLE not in os.environ and not is_this_host(allocation.hosts[0])
+    if lead.is_on_one_host or is_elsewhere or not all(map(_is_loopback, lead.addresses)):
         return lead.addresses
     return (own_address(lead, allocation, interface),)
 

@@ -203,14 +203,17 @@ def connect_once(address: str, port: int, token: str) -> Wire:
     return wire
 
 
-def route_address(hosts: Sequence[str], interface: str | None) -> str:
-    """The address of this host on the way to the job's others."""
+def route_address(hosts: Sequence[str], interface: str | None, *, is_told: bool = False) -> str:
+    """The address of this host on the way to the job's others; `is_told`: who look for it are told the address."""
     others = [host for host in hosts if not is_this_host(host)]
     peers: list[str] = []
     if others and interface is None:
-        # a name that nothing knows here is no hindrance: the others are told an address
-        with contextlib.suppress(TopoutError):
-            peers = resolve(others[0], patience_s=_LATE_NAME_S)
+        try:
+            peers = resolve(others[0], patience_s=_LATE_NAME_S if is_told else _UNKNOWN_NAME_S)
+        except TopoutError:
+            # else they look where names lead them, which must be found out here as well
+            if not is_told:
+                raise
     return choose_interface(read_nics(), peers, interface)[0]
 
 

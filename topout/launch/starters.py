@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from topout.launch.allocation import Allocation
 from topout.launch.detect import scheduler_plugin
+from topout.launch.open_files import allow_open_files
 from topout.launch.rendezvous import (
     HEAD_VARIABLE,
     INTERFACE_VARIABLE,
@@ -51,7 +52,7 @@ def start_through_scheduler(
             why=f"it has {len(allocation.hosts)}: {', '.join(allocation.hosts[:8])}",
             do=f"leave out --nodes, or ask the scheduler for {num_hosts}",
         )
-    own = route_address(allocation.hosts, own_interface(allocation.hosts, spec.interface))
+    own = route_address(allocation.hosts, own_interface(allocation.hosts, spec.interface), is_told=True)
     token = new_token()
     listener = listen(own, [*job_ports(allocation.job_id), 0])
     port = int(listener.getsockname()[1])
@@ -88,9 +89,10 @@ class Starters:
         command = [sys.executable, "-P", "-m", "topout.launch.agent"]
         environment = {**self._plugin.start_environment(os.environ), **variables}
         self._processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        allow_open_files(2 * num_hosts)
         for words in self._plugin.start_commands(allocation, command, num_hosts=num_hosts, variables=variables):
-            output = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the starter lives)
             try:
+                output = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the starter lives)
                 # a session of its own: Ctrl-C is for this launcher to pass on
                 process = subprocess.Popen(
                     words,
@@ -142,7 +144,10 @@ def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired, AttributeError, OSError):
         pidfd = os.pidfd_open(process.pid)
         try:
-            select.select([pidfd], [], [], seconds)
+            # not `select.select`, which knows no descriptor beyond 1,023
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.poll(seconds * 1000)
         finally:
             os.close(pidfd)
         seconds = 0.0

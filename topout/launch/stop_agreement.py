@@ -87,9 +87,11 @@ class StopAgreement:
         return self._conclude()
 
     def leave(self, host: int) -> Order | None:
-        """A launcher whose ranks have all ended; it was perhaps the last that the others waited for."""
+        """A launcher whose ranks have all ended; it was perhaps the last that the others waited for.
+
+        What it answered still counts: a call that its ranks have passed is none to stop at.
+        """
         self.hosts = [other for other in self.hosts if other != host]
-        self._answers.pop(host, None)
         return self._conclude() if self._asked_at is not None and self.hosts else None
 
     def look(self, now: float) -> Order | None:

@@ -28,6 +28,8 @@ from topout.schema.errors import ExitCode, TopoutError
 class MappedFile:
     """Opened when first used, by any thread."""
 
+    _fd: int | None = None
+
     def __init__(
         self, pack: Path, path: Path, entry: FileEntry, *, kind: FileKind, pack_id: bytes, number: int = 0
     ) -> None:
@@ -39,9 +41,17 @@ class MappedFile:
         self._lock = threading.Lock()
         self._view: memoryview | None = None
         self._map: mmap.mmap | None = None
-        self._fd: int | None = None
         self._trailer: Trailer | None = None
         self._is_verified = False
+
+    def __del__(self) -> None:
+        # the map goes with the last who reads it; a descriptor would stay, and keep the room of a file that is deleted
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def open(self) -> None:
+        """Now, and not when first used; raises DamagedPack where it is not there or not whole."""
+        self._open()
 
     @property
     def view(self) -> memoryview:

@@ -41,6 +41,9 @@ Repair = Callable[["Pack", int], Found]
 class Pack:
     """Made by `open_pack`. `damage` lists the damaged samples that were left out or mended so far."""
 
+    keeps_shards = True
+    """Whether a shard that is here stays here."""
+
     def __init__(
         self, path: Path, manifest: Manifest, *, on_damage: str, locate: Locate, repair: Repair | None
     ) -> None:
@@ -129,9 +132,9 @@ class Pack:
         number = self._checked(number)
         return self._decoded(number, self._found(number)[1], self.layout.split)[names.index(name)]
 
-    def has_shard(self, number: int) -> bool:
-        """Whether the shard can be opened here and now; a staged pack may not have it near yet."""
-        return True
+    def near_shard(self, number: int) -> ShardFile | None:
+        """The shard as it can be opened here and now; a staged pack may not have it near yet, or not any more."""
+        return self.shards[number]
 
     def column(self, name: str) -> NDArray[Any]:
         """A scalar field of all samples, from the index; the index is verified whole, once."""

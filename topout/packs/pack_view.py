@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.native.bindings import FieldCopy, Int64s, Library, PackView, address_of
-from topout.packs.damage import DamagedPack
 from topout.packs.fields import Field
 from topout.packs.layout import column_name
 from topout.packs.pack import Pack
+from topout.packs.shard import ShardFile
 
 _MOST_READERS = 4
 """Threads that share one batch of records: memory is not faster for more."""
@@ -39,6 +39,8 @@ class NativePack:
         self._held: list[Any] = [pack.index]
         self._is_mapped = is_mapped
         self._is_all_open = False
+        self.files: dict[int, ShardFile] = {}
+        """Open shards by number; a batch under way needs them."""
         self._columns: dict[int, _Columns] = {}
         variable = [field.name for field in pack.layout.variable]
         self.view = PackView(
@@ -58,24 +60,33 @@ class NativePack:
         """Those that these samples lie in; a row that points at none is left to the library to refuse."""
         if self._is_all_open:
             return
+        if not (self._is_mapped or self._pack.keeps_shards):
+            self._let_go()
         wanted = np.unique(self._pack.index["shard"][numbers])
         for number in wanted[wanted < len(self._opened)].tolist():
-            if self._opened[number] or not self._pack.has_shard(number):
+            shard = None if self._opened[number] else self._pack.near_shard(number)
+            if shard is None:
                 continue
-            shard = self._pack.shards[number]
-            try:
-                descriptor = shard.fd
-            except DamagedPack:
-                if self._pack.has_shard(number):
-                    raise
-                continue
+            self._descriptors[number] = shard.fd
             if self._is_mapped:
                 whole = np.frombuffer(shard.view, np.uint8)
                 self._held.append(whole)
                 self._maps[number] = whole.ctypes.data
-            self._descriptors[number] = descriptor
+            self.files[number] = shard
             self._opened[number] = True
-        self._is_all_open = bool(self._opened.all())
+        self._is_all_open = bool(self._opened.all()) and self._pack.keeps_shards
+
+    def _let_go(self) -> None:
+        """Of shards that were thrown away, which take their room as long as they are open.
+
+        A batch under way that still wants one does not find it there and is read without the library. Maps stay, since
+        a process that reads one when it goes ends.
+        """
+        for number, shard in list(self.files.items()):
+            if self._pack.near_shard(number) is not shard:
+                del self.files[number]
+                self._descriptors[number] = -1
+                self._opened[number] = False
 
     def gather(self, numbers: Int64s, fields: tuple[Field, ...]) -> dict[str, NDArray[Any]] | None:
         """Fixed arrays and scalars, one array a field; None where a sample is damaged, or there is none of a number."""

@@ -14,13 +14,11 @@ from typing import Any
 
 from topout.recommend.sentence import fill
 from topout.schema.finding import Finding, Rule
-from topout.schema.measures import Measures, Straggler
+from topout.schema.measures import SERIAL_PHASES, Measures, Straggler
 from topout.schema.plugin import load_plugin, outside_plugins, plugin_names
 from topout.schema.shares import ranks_per_host
 
 RULES = "topout.recommend.rules"
-
-_SERIAL_PHASES = ("evaluation", "checkpoint")
 
 
 def find(measures: Measures) -> tuple[Finding, ...]:
@@ -137,6 +135,6 @@ def _context(measures: Measures) -> dict[str, Any]:
 
 def _latest(stragglers: tuple[Straggler, ...]) -> Straggler | None:
     def weight(late: Straggler) -> tuple[bool, bool, float]:
-        return late.is_persistent, late.phase not in _SERIAL_PHASES, late.excess_share
+        return late.is_persistent, late.phase not in SERIAL_PHASES, late.excess_share
 
     return max(stragglers, key=weight, default=None)

@@ -7,6 +7,8 @@ recorder stamps with the epoch; pairs of both clocks, taken now and then, transl
 import time
 
 now_ns = time.monotonic_ns
+_SET_NS = 50_000_000
+"""A pair of clocks is read within less, however busy the host."""
 processors_ns = time.process_time_ns
 """What all threads of the process have used."""
 
@@ -21,3 +23,18 @@ def clock_pair() -> tuple[int, int]:
         if after - before < best[2]:
             best = ((before + after) // 2, epoch, after - before)
     return best[0], best[1]
+
+
+class TimeOfDay:
+    """Notices that the host's was set: what was stamped with it before does not fit the recording's clock."""
+
+    def __init__(self) -> None:
+        self.set_ns = 0
+        """When it was last set; 0: not since the first look."""
+        monotonic, epoch = clock_pair()
+        self._at_zero_ns = epoch - monotonic
+
+    def look(self) -> None:
+        monotonic, epoch = clock_pair()
+        if abs(epoch - monotonic - self._at_zero_ns) > _SET_NS:
+            self._at_zero_ns, self.set_ns = epoch - monotonic, epoch

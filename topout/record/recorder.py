@@ -201,12 +201,6 @@ class Recorder:
         if self._writer is not None:
             self._writer.close()
 
-    @property
-    def epoch_at_zero_ns(self) -> int:
-        """The time of day when the recording's clock stood at 0, as it was when the recording began."""
-        monotonic, epoch = self._clock_pairs[0]
-        return epoch - monotonic
-
     def guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Runs something that must not fail into training; a failure becomes a note."""
         try:

@@ -8,3 +8,5 @@ AWAITED = ".awaited"
 """The same: the rank stood waiting for it later, from here on."""
 CHANGED, UNCHANGED, REPLACED = "changed", "unchanged", "replaced"
 """Values of the fact `gradients_of`: what became of the tensors that gradients went to; see `torch_taps/leaves.py`."""
+LIFE_BITS = 32
+"""Of an arrival's sequence number; above them stands which default group it was, of those made one after another."""

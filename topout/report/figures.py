@@ -5,6 +5,13 @@ Not for `analysis.json`, which keeps every digit.
 
 NOT_MEASURED = "–"
 _NARROW_SPACE = "\u202f"
+ACCEPTABLE_EFFICIENCY = 0.8
+"""POP's rule of thumb: an efficiency below this deserves a look."""
+
+
+def is_low(efficiency: float) -> bool:
+    """As it reads: what is shown as 0.80 is not below it."""
+    return round(efficiency, 2) < ACCEPTABLE_EFFICIENCY
 
 
 def _digits(value: float) -> str:

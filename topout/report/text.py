@@ -9,14 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from topout.analyze.mixed_forward import is_forward_mixed
+from topout.report.figures import ACCEPTABLE_EFFICIENCY, is_low
 from topout.report.figures import ranks as ranks_text
 from topout.report.noise_sentence import CAUTION, noise_sentence
 from topout.schema.analysis import Analysis
 from topout.schema.finding import Finding
 from topout.schema.measures import PHASES, Measures, Pop, StepTime, Verdict, Window
-
-ACCEPTABLE_EFFICIENCY = 0.8
-"""POP's rule of thumb: an efficiency below this deserves a look."""
 
 _NUM_FINDINGS = 3
 _NUM_EVIDENCE = 3
@@ -197,7 +195,7 @@ def _bar(length: float) -> str:
 def _add_pop(page: _Page, pop: Pop) -> None:
     def factor(name: str, value: float) -> str:
         text = f"{name} {value:.2f}"
-        return page.paint(f"{text} !", _YELLOW) if round(value, 2) < ACCEPTABLE_EFFICIENCY else text
+        return page.paint(f"{text} !", _YELLOW) if is_low(value) else text
 
     page.head(f"Efficiencies (POP; ! marks those below {ACCEPTABLE_EFFICIENCY})")
     communication = factor("communication", pop.communication_efficiency)

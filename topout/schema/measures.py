@@ -16,6 +16,8 @@ PHASES = (
 """Where a rank's time goes; the shares of one rank add up to 1."""
 COMMUNICATION_PHASES = ("bubble", "tensor", "wait", "transfer")
 """Exposed communication: a pipeline's bubble, tensor-parallel peers, and all other collectives in two parts."""
+SERIAL_PHASES = ("evaluation", "checkpoint")
+"""What one rank often does while the others wait."""
 
 VERDICTS = (
     "compute", "memory-bandwidth", "memory-size", "input-iops", "input-bandwidth", "input-decode", "host",
@@ -45,7 +47,10 @@ class StepTime:
     p05_ns: float
     p95_ns: float
     samples_per_s: float | None = None
-    """Over all ranks; needs a DataLoader, whose batches say how many samples they hold."""
+    """Over all ranks, tensor- and pipeline-parallel peers of a mesh counted once, since they share their samples.
+
+    Needs a DataLoader, whose batches say how many samples they hold.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

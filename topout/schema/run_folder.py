@@ -90,7 +90,10 @@ class RunFolder:
         return self.path / "profile" / f"rank-{rank:05d}.json"
 
     def ranks_recorded(self) -> list[int]:
-        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("rank-*.events"))
+        names = {path.name for path in self.path.glob("rank-*.events")}
+        numbers = {int(digits) for name in names if (digits := name[5:-7]).isdecimal()}
+        # copies that somebody made beside them have other names
+        return sorted(rank for rank in numbers if events_name(rank) in names)
 
 
 def events_name(rank: int) -> str:

@@ -28,6 +28,14 @@ def largest_share(measures: Measures, *phases: str, times: float = 1.0) -> float
     return times * max(sum(rank.shares.get(phase, 0.0) for phase in phases) for rank in measures.ranks)
 
 
+def exposed_transfer_share(measures: Measures) -> float | None:
+    """Time in which ranks wait for the wire; on an accelerator it lies inside backward, and kernels tell it apart."""
+    told = [measures.communication.transfer_share]
+    if measures.device is not None and len(measures.ranks) > 1:
+        told.append(measures.device.exposed_communication_share)
+    return max((share for share in told if share is not None), default=None)
+
+
 def working_share(given: Input) -> float | None:
     """The largest share of a loader's workers that can have been at work while ranks waited; None where not known.
 

@@ -25,5 +25,13 @@ def ranged(values: Floats, of: Callable[[Floats], float], random: np.random.Gene
     return {"value": value, "low": max(0.0, min(low, value)), "high": max(high, value)}
 
 
+def ranged_rate(seconds: Floats, amount: float, random: np.random.Generator) -> dict[str, float]:
+    """`amount` over the mean of seconds. Of a rate itself the range may reach 0, which says that it is not known."""
+    found = ranged(seconds, mean, random)
+    # no mean lies below the shortest, but for its last digit
+    shortest = min(found["value"], max(found["low"], float(seconds.min())))
+    return {"value": amount / found["value"], "low": amount / found["high"], "high": amount / shortest}
+
+
 def mean(values: Floats) -> float:
     return float(values.mean())

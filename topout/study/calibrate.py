@@ -18,7 +18,7 @@ from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
 from topout.schema.run_folder import RunFolder
 from topout.study.anchor import anchored, find_anchor
-from topout.study.bootstrap import Floats, mean, ranged
+from topout.study.bootstrap import Floats, mean, ranged, ranged_rate
 from topout.study.seen_cores import seen_cores
 from topout.study.seen_groups import seen_groups
 from topout.study.seen_machine import data_place, seen_device, seen_machine
@@ -133,8 +133,8 @@ def _input(
     found: dict[str, Any] = {"samples": batch or 1} | _read(measures, step, batch or 1, data_place(doctor or {}))
     if waited.mean() > 0.02 * step:
         # ranks waited for it, so it was as fast as it can be
-        rate = ranged(np.asarray(phases.duration_ns / 1e9, dtype=np.float64)[:, 1:-1],
-                      lambda values: (batch or 1) / float(values.mean()), random)  # fmt: skip
+        steps_s = np.asarray(phases.duration_ns / 1e9, dtype=np.float64)[:, 1:-1]
+        rate = ranged_rate(steps_s, float(batch or 1), random)
         found |= {"source": "local"} | found | {"loader_samples_per_s": rate}
     elif "source" not in found:
         notes.append("Nobody waited for input, so how fast it can be is not known; it is taken for no limit.")

@@ -82,7 +82,8 @@ def interval(
     below, above = 1 - float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.9)) - 1
     own = own_error(step)
     return (
-        step.samples_per_s * (1 - float(np.hypot(below, own))),
+        # both together can exceed 1, and no rate is negative
+        step.samples_per_s * max(0.0, 1 - float(np.hypot(below, own))),
         step.samples_per_s * (1 + float(np.hypot(above, own))),
     )
 
@@ -125,6 +126,11 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, 
         f"input.source is {given.source}, and the system does not say how fast [{name}] is: it counts as no limit."
         for name in unknown_storage(given, system.value)
     )
+    if job.value.failures.node_hours and not job.value.checkpoint.every_steps:
+        found.append(
+            "Nodes fail and checkpoint.every_steps is 0: a failure then loses all of the training, which is not in "
+            "these figures. topout simulate --failures 30h says what it costs."
+        )
     if not job.ranges and not system.ranges:
         found.append("No number has a range, so there is no interval; write {value, low, high} for those you doubt.")
     return found

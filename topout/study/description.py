@@ -47,7 +47,8 @@ class Ranged(Generic[Described]):
     def draw(self, random: np.random.Generator) -> Described:
         """One that the ranges allow: each number normal on both sides of its value.
 
-        Seconds of one table go up and down together: a rank that is slow forward is slow backward.
+        Seconds of one table go up and down together: a rank that is slow forward is slow backward. What is above 0
+        stays above it, for 0 often says "not known" or "no limit"; whole numbers stay whole.
         """
         drawn = self.value
         together: dict[tuple[str, ...], float] = {}
@@ -56,7 +57,9 @@ class Ranged(Generic[Described]):
             kin = path[:-1] if path[-1].endswith("_s") and not path[-1].endswith("per_s") else path
             deviation = together.setdefault(kin, random.standard_normal())
             side = (high - value) if deviation > 0 else (value - low)
-            drawn = put(drawn, path, max(value + deviation * side / NORMAL_TENTH, min(low, value) * 0.1, 0.0))
+            least = 0.1 * (min(low, value) if low > 0 else value)
+            found = max(value + deviation * side / NORMAL_TENTH, least)
+            drawn = put(drawn, path, max(round(found), min(value, 1)) if isinstance(value, int) else found)
         return drawn
 
 

@@ -6,13 +6,14 @@ has the POP factors of its own runs: the one that falls is what bends the curve.
 their ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean, median, stdev
 
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
+from topout.study.description import NORMAL_TENTH
 from topout.study.point_laws import FittedLaw, fitted_laws
 
 MODES = ("strong", "weak")
@@ -21,7 +22,10 @@ KNEE = 0.5
 SUPERLINEAR = 1.1
 """More than this per rank needs an explanation."""
 _T_80 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8: 1.397, 9: 1.383}
-"""Student's quantile for an 80 % interval by degrees of freedom."""
+"""Student's quantile for an 80 % interval by degrees of freedom; `_t_80` has the others."""
+_SCALES = 0.95
+"""Efficiency from which on nothing bends the curve."""
+_EXPLAINING = ("load_balance", "communication_efficiency")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +74,7 @@ class Scaling:
     mode: str
     points: list[ScalingPoint]
     bends: str | None
-    """The POP factor or phase that fell most from the first point to the last."""
+    """The POP factor that fell most from the first point to the last; None: none did, or it was not seen."""
     knee: int | None
     """The most ranks whose last doubling still paid; None where all did."""
     forecasts: dict[str, dict[int, float]]
@@ -80,6 +84,11 @@ class Scaling:
     """Law -> how many numbers of it were fitted, the rate of one rank among them."""
     errors: dict[str, float] = field(default_factory=dict)
     """Law -> its largest relative error on the points."""
+
+    @property
+    def is_bend_unseen(self) -> bool:
+        """The curve bends, and the factors that would say why are not known."""
+        return self.points[-1].efficiency <= _SCALES and bool(_unseen(self.points))
 
 
 def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
@@ -106,6 +115,8 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
         notes.append(f"Threads of a rank: {said}. More ranks share the same cores, so each computes more slowly.")
     notes += [_dip(early, late) for early, late in pairwise(points) if late.samples_per_s < early.samples_per_s]
     notes += [_superlinear(point, first) for point in points if point.efficiency > SUPERLINEAR]
+    if points[-1].efficiency <= _SCALES and (unseen := _unseen(points)):
+        notes.append(f"What bends the curve is not known: communication was not seen at {unseen} ranks.")
     fitted = _fitted(points, notes)
     largest = max(by_ranks)
     return Scaling(
@@ -157,7 +168,7 @@ def _check(runs: Sequence[Observed], mode: str) -> None:
 def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoint:
     rates = [run.samples_per_s or 0.0 for run in runs]
     value = mean(rates)
-    half = _T_80.get(len(rates) - 1, 1.3) * stdev(rates) / len(rates) ** 0.5 if len(rates) > 1 else 0.0
+    half = _t_80(len(rates) - 1) * stdev(rates) / len(rates) ** 0.5 if len(rates) > 1 else 0.0
     step_s = median(run.measures.step.mean_ns for run in runs if run.measures.step) / 1e9
     shares = {name: mean(run.measures.shares.get(name, 0.0) for run in runs) for name in PHASES}
     pops = [run.measures.pop for run in runs if run.measures.pop]
@@ -175,23 +186,39 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
         efficiency=value / reference / ranks,
         step_s=step_s,
         phases_s={name: share * step_s for name, share in shares.items() if share},
-        parallel_efficiency=mean(pop.parallel_efficiency for pop in pops) if pops else None,
-        load_balance=mean(pop.load_balance for pop in pops) if pops else None,
-        communication_efficiency=mean(pop.communication_efficiency for pop in pops) if pops else None,
+        parallel_efficiency=_mean_of(pop.parallel_efficiency for pop in pops),
+        load_balance=_mean_of(pop.load_balance for pop in pops),
+        communication_efficiency=_mean_of(pop.communication_efficiency for pop in pops),
         peak_bytes=device or host or None,
         is_device_memory=device > 0,
     )
 
 
+def _t_80(degrees: int) -> float:
+    """Beyond the table by the expansion of Cornish and Fisher, which is off by 0.0003 at most."""
+    z = NORMAL_TENTH
+    further = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    return _T_80.get(degrees, further)
+
+
+def _mean_of(factors: Iterable[float | None]) -> float | None:
+    """Of those that are known."""
+    known = [factor for factor in factors if factor is not None]
+    return mean(known) if known else None
+
+
+def _unseen(points: Sequence[ScalingPoint]) -> int | None:
+    """Ranks of the first or the last point where a factor is not known; one rank has nobody to wait for."""
+    ends = (points[0], points[-1])
+    return next((p.ranks for p in ends if p.ranks > 1 and None in [getattr(p, name) for name in _EXPLAINING]), None)
+
+
 def _what_bends(points: Sequence[ScalingPoint]) -> str | None:
     """What costs the last point most of the seconds that it should not take."""
     first, last = points[0], points[-1]
-    if last.efficiency > 0.95:
+    if last.efficiency > _SCALES or _unseen(points):
         return None
-    factors = {
-        name: (getattr(last, name) or 1.0) / (getattr(first, name) or 1.0)
-        for name in ("load_balance", "communication_efficiency")
-    }
+    factors = {name: (getattr(last, name) or 1.0) / (getattr(first, name) or 1.0) for name in _EXPLAINING}
     # what neither balance nor communication explains is computing that became slower: cores or memory shared by more
     factors["computation"] = last.efficiency / max(1e-9, factors["load_balance"] * factors["communication_efficiency"])
     return min(factors, key=lambda name: factors[name]).replace("_", " ")

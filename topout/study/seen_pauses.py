@@ -6,7 +6,7 @@ import numpy as np
 
 from topout.analyze.steps import Phases
 from topout.schema.measures import PHASES, Measures
-from topout.study.bootstrap import Floats, mean, ranged
+from topout.study.bootstrap import Floats, mean, ranged_rate
 
 _SAMPLES = 1_000_000
 """How many an evaluation has is not recorded; its seconds are, so any number does as long as the rate fits it."""
@@ -46,4 +46,4 @@ def _occasions(phases: Phases, name: str) -> Floats:
 def _rate(occasions: Floats, amount: float, random: np.random.Generator) -> float | dict[str, float]:
     if len(occasions) == 1:
         return amount / mean(occasions)
-    return ranged(occasions, lambda values: amount / mean(values), random)
+    return ranged_rate(occasions, amount, random)

@@ -64,7 +64,7 @@ def simulate(
         travelled = max(computed, last_group_s(moments, each_s, 0.0))
         end = max(computed, last_group_s(moments, each_s, agreeing_s))
         last = compute.optimizer_s * float(slowest.max())
-        loaders.taken(end)
+        loaders.taken(begin)
         waited = float(begin.max()) - clock
         mean = (compute.forward_s + compute.backward_s + compute.optimizer_s) * float(pace.mean())
         late = computed - clock - waited + last - mean - in_backward_s
@@ -88,7 +88,10 @@ def _speeds(job: Job, ranks: int, random: np.random.Generator, slow: Slow | None
 
 
 class _Loaders:
-    """One a node, with a ring of batches: the next is begun when a place is free and the one before is done."""
+    """One a node, with a ring of batches: the next is begun when a place is free and the one before is done.
+
+    A place is free as soon as its batch is taken, as in a DataLoader: even one place has input overlap with the step.
+    """
 
     def __init__(self, job: Job, system: System, nodes: int, random: np.random.Generator) -> None:
         rate = samples_per_s(job.input, nodes, system)
@@ -96,7 +99,7 @@ class _Loaders:
         self._spread = job.input.spread
         self._random = random
         self._done = np.zeros(nodes)
-        self._freed_s = [0.0] * job.input.prefetch
+        self._freed_s = [self._done] * job.input.prefetch
         self._number = 0
 
     def next_batch(self) -> np.ndarray:
@@ -109,6 +112,7 @@ class _Loaders:
         self._done = np.maximum(self._done, self._freed_s[self._number % len(self._freed_s)]) + taken
         return self._done
 
-    def taken(self, moment: float) -> None:
-        self._freed_s[self._number % len(self._freed_s)] = moment
+    def taken(self, moments: np.ndarray) -> None:
+        """When each node took it."""
+        self._freed_s[self._number % len(self._freed_s)] = moments
         self._number += 1

@@ -93,9 +93,10 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
     scaled = {}
     for part in ("forward_s", "backward_s", "optimizer_s"):
         value = getattr(compute, part)
+        low, high = ranges.get(("compute", part), (value, value))
         scaled[part] = value * middle
-        if value:
-            ranges["compute", part] = (value * ratios[0], value * ratios[1])
+        if high:
+            ranges["compute", part] = (low * ratios[0], high * ratios[1])
     return Ranged(replace(job.value, device=new.name, compute=replace(compute, **scaled)), ranges)
 
 

@@ -1,7 +1,7 @@
 """What a script set on an optimizer that `fuse` has changed since, for whatever leaves the process or becomes another.
 
 Copies, pickles and state dicts must not say `fused`: where they arrive, nothing makes gradients and state fit those
-kernels (`fused_fit`). Not for `copy.copy`, whose result shares its groups with the optimizer itself.
+kernels (`fused_fit`). A shallow copy (`copy.copy`) has groups of its own for the same reason.
 """
 
 import weakref

@@ -75,4 +75,14 @@ def _notes(a: Series, b: Series) -> tuple[str, ...]:
             f"The steps of {told} are told by backward(), those of the other run by optimizers; a step may not be the "
             "same amount of work."
         )
+    if a.batch_size and b.batch_size and a.batch_size != b.batch_size:
+        notes.append(
+            f"A trains on batches of {a.batch_size} a rank and B on batches of {b.batch_size}; a step is not the same "
+            "amount of work."
+        )
+    if a.is_split_withheld != b.is_split_withheld:
+        told = "A" if a.is_split_withheld else "B"
+        notes.append(
+            f"Waiting counts as transfer in {told}, where clocks of hosts disagree; compare the two phases together."
+        )
     return tuple(notes)

@@ -15,7 +15,7 @@ from topout.feed.staging.folder import Word
 from topout.feed.staging.staged_pack import open_staged
 from topout.feed.staging.stager import StagingOptions
 from topout.native.bindings import library
-from topout.packs.damage import DamagedPack, DamagedSample
+from topout.packs.damage import DamagedSample
 from topout.packs.pack import open_pack
 from topout.packs.pack_view import NativePack
 from topout.schema.errors import TopoutError
@@ -113,22 +113,38 @@ def test_shards_come_and_go_with_an_order_by_blocks(source, near):
         eventually(lambda: pack.staging()["num_staged"] > 0)
         read_epochs(pack, course, range(2))
         eventually(lambda: pack.staging()["num_evicted"] > 0)
-        # one kept open would take its room when it is thrown away
-        assert not any(map(pack.has_shard, range(len(pack.shards))))
         pack.leave()
         assert 0 < total_bytes(pack.staging_folder.path) <= budget_bytes
 
 
-def test_a_shard_that_goes_while_it_is_opened_is_read_from_afar(source, near, monkeypatch):
+def test_a_shard_that_was_thrown_away_is_let_go_when_the_last_batch_with_it_is_over(source, near):
     with open_staged(source, root=near) as pack:
-        view = NativePack(pack, library())
-        answers = iter([True, False])
-        monkeypatch.setattr(pack, "has_shard", lambda number: next(answers))
+        pack.follow(course_of(60), StagingOptions(unit="shards"))
+        eventually(lambda: pack.is_near)
+        pack.leave()
+        view = NativePack(pack, library(), is_mapped=False)
+        view.open_shards(np.arange(60))
+        under_way = list(view.files.values())
+        (pack.staging_folder.path / pack.manifest.shards[1].file).unlink()
+        pack._state.copies[1] = 0
+        pack._state[Word.NUM_EVICTED] = pack._state[Word.NUM_EVICTED] + 1
+        view.open_shards(np.arange(60))
+        assert sorted({*range(len(pack.shards))} - set(view.files)) == [1]
+        assert view._descriptors[1] == -1
+        fd = under_way[1].fd
+        os.fstat(fd)
+        del under_way
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_a_shard_that_goes_while_it_is_opened_is_read_from_afar(source, near):
+    with open_staged(source, root=near) as pack:
+        pack._state.copies[0] = 1
+        view = NativePack(pack, library(), is_mapped=False)
         view.open_shards(np.array([0]))
-        assert not view._opened.any()
-        monkeypatch.setattr(pack, "has_shard", lambda number: True)
-        with pytest.raises(DamagedPack, match="missing"):
-            view.open_shards(np.array([0]))
+        assert not view.files
+        assert pack.sample(0)["data"] == contents(0)
 
 
 def holder_of(*packs):

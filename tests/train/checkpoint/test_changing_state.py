@@ -1,5 +1,7 @@
 """What changes while training goes on: layers that are added, states that grow, weights that others write to."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +182,20 @@ def test_what_cannot_be_cleaned_is_said(tmp_path: Path, monkeypatch: pytest.Monk
         of(tmp_path, counter=Counter())
 
 
-def test_a_closed_one_leaves_nothing_on_the_optimizer(training: MakeTraining) -> None:
+def test_steps_count_after_closing_and_the_optimizer_keeps_nothing(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = training(model=model, optimizer=optimizer)
-    assert len(optimizer._optimizer_step_post_hooks) == 1
-    made.close()
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
+    saved = of(tmp_path, model=model, optimizer=optimizer)
+    for _ in range(2):
+        optimizer.step()
+        saved.save()
+        saved.close()
+    assert Store(tmp_path).steps() == [1, 2]
+    alive = weakref.ref(saved)
+    del saved
+    gc.collect()
+    assert alive() is None
+    optimizer.step()
 
 
 @pytest.mark.gpu

@@ -35,22 +35,28 @@ class ShardReader:
 
     def view(self, number: int) -> memoryview | None:
         """The shard's bytes, unverified; None when it is not here."""
+        file = self.file(number)
+        return None if file is None else file.view
+
+    def file(self, number: int) -> ShardFile | None:
+        """Opened."""
         if self._num_evicted != self._state[Word.NUM_EVICTED]:
             self._close_evicted()
         copy = self._state.copies[number]
         opened = self._open.get(number)
         if opened is not None and opened[0] == copy:
-            return opened[1].view
+            return opened[1]
         if copy == 0:
             return None
         entry = self._manifest.shards[number]
         file = ShardFile(self._folder.path, self._folder.path / entry.file, entry, self._pack_id, number)
         try:
-            view = file.view
+            file.open()
         except DamagedPack:
+            # thrown away meanwhile
             return None
         self._open[number] = (copy, file)
-        return view
+        return file
 
     def _close_evicted(self) -> None:
         """A deleted file takes room while it is mapped; views handed out stay valid, the map goes with the last."""

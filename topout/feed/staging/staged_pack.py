@@ -24,12 +24,15 @@ from topout.packs.checksum import crc32c
 from topout.packs.layout import HEADER_BYTES, row_crc
 from topout.packs.manifest import Manifest
 from topout.packs.pack import Pack, Repair
+from topout.packs.shard import ShardFile
 
 _ATTEMPTS = 3
 
 
 class StagedPack(Pack):
     """Made by `open_staged`. Reads from the slow path alone until `follow` is called."""
+
+    keeps_shards = False
 
     def __init__(
         self, origin: Origin, folder: StagingFolder, manifest: Manifest, *, on_damage: str, repair: Repair | None
@@ -40,7 +43,6 @@ class StagedPack(Pack):
         self.origin = origin
         self.staging_folder = folder
         self._state = State(folder.state, len(manifest.shards))
-        self._num_evicted = self._state[Word.NUM_EVICTED]
         self._near_shards = ShardReader(folder, self._state, manifest)
         self._near_samples = SampleReader(folder, self._state, len(self))
         self._reader: ReaderFile | None = None
@@ -94,12 +96,9 @@ class StagedPack(Pack):
         """Every shard is staged: `staging_folder.path` is then a pack that `open_pack` reads."""
         return all(self._state.copies)
 
-    def has_shard(self, number: int) -> bool:
-        """Whether a shard is near, whole, and likely to stay: `shards[number]` can then be opened, and kept open.
-
-        Not once shards are being thrown away: one that is open would take its room all the same.
-        """
-        return self._state.copies[number] != 0 and self._state[Word.NUM_EVICTED] == self._num_evicted
+    def near_shard(self, number: int) -> ShardFile | None:
+        """Another one, or None, when it was thrown away: whoever keeps the first one keeps the room that it takes."""
+        return self._near_shards.file(number)
 
     def close(self) -> None:
         self.leave()

@@ -6,7 +6,7 @@ compute 1.2 to 6 times as fast on ARM (Neoverse N1, torch 2.13: a small residual
 
 How it is measured. The model has convolutions, ranks compute on ARM CPUs, oneDNN is on when backward begins, and
 backward takes more than 2.2 times as long as forward, which is what torch's own kernels take. The gain is what is above
-that.
+that. Of several ranks communication must have been told apart, since it stands under backward otherwise.
 
 What to do. Try it without an edit, and let `topout compare` say what it brings:
 
@@ -47,6 +47,8 @@ def _is_slow(measures: Measures) -> bool:
         and seen.backward_uses_onednn
         and not seen.uses_autocast
         and (_above_usual(measures) or 0.0) > 0
+        # else communication stands under backward, too
+        and (seen.num_ranks == 1 or measures.communication.transfer_share is not None)
     )
 
 

@@ -5,8 +5,8 @@ of the schedule's time, whatever its speed: it waits while the pipeline fills an
 
 How it is measured. The formula of the schedule that ran, with the stages and micro-batches that
 were seen, where stages really waited for more than 10 % of the time. The gain is what the same
-formula gives with the micro-batches advised, as far as the schedule fills the step. Smaller
-micro-batches may compute less efficiently, so it is an upper bound.
+formula gives with the micro-batches advised, as far as the schedule fills the step, and never more
+than the bubble. Smaller micro-batches may compute less efficiently, so it is an upper bound.
 
 What to do. Four micro-batches a rank, of a larger batch or of smaller pieces:
 
@@ -32,7 +32,7 @@ def _gain(measures: Measures) -> float | None:
         return None
     # the schedule's time for the same work is proportional to 1 / (1 - bubble)
     saved = 1 - (1 - found.formula_share) / (1 - found.better_share)
-    return saved * (found.compute_share + found.bubble_share)
+    return min(saved * (found.compute_share + found.bubble_share), found.bubble_share)
 
 
 RULE = Rule(

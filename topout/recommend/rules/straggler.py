@@ -23,26 +23,29 @@ size.
 """
 
 from topout.schema.finding import Rule
-from topout.schema.measures import Communication, Measures, Straggler
+from topout.schema.measures import SERIAL_PHASES, Communication, Measures, Straggler
 from topout.schema.shares import largest_share
-
-SERIAL_PHASES = ("evaluation", "checkpoint")
 
 
 def _is_held_up(measures: Measures) -> bool:
     # stages of a pipeline may differ (PP02 says so); only who waits in a collective is held up by a rank
     if measures.pipeline is not None and (_waiting(measures) or 0.0) < 0.05:
         return False
-    return any(
-        late.is_persistent and late.excess_share > 0.05 and late.phase not in SERIAL_PHASES
+    return bool(_late(measures))
+
+
+def _late(measures: Measures) -> list[Straggler]:
+    return [
+        late
         for late in measures.stragglers
-    )
+        if late.is_persistent and late.excess_share > 0.05 and late.phase not in SERIAL_PHASES
+    ]
 
 
 def _gain(measures: Measures) -> float | None:
     # where clocks do not allow to tell waiting from transfer, the extra time of the late rank is the bound
     if measures.communication.wait_share is None:
-        return max(late.excess_share for late in measures.stragglers)
+        return max(late.excess_share for late in _late(measures))
     waiting = _waiting(measures)
     return None if waiting is None else waiting - (measures.serial.single_rank_share or 0.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from topout.record import gloo_threads
-from topout.record.clock import now_ns
+from topout.record.clock import TimeOfDay, now_ns
 from topout.record.recorder import Recorder
 from topout.record.row_names import AWAITED, LAUNCHED
 from topout.record.torch_taps import flight, waits
@@ -41,8 +41,10 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     recorder.guard(waits.install, module.Work, launches, recorder)
     gloo_threads.install(module)
     recorder.groups = flight.GroupWatch(module)
-    _tap_end(module, recorder)
-    recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder))
+    day = TimeOfDay()
+    recorder.at_pulse.append(day.look)
+    _tap_end(module, recorder, day)
+    recorder.at_finish.append(functools.partial(flight.record_arrivals, recorder, day))
 
 
 def _tapped(
@@ -103,17 +105,18 @@ def _num_bytes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return NOT_GIVEN
 
 
-def _tap_end(module: ModuleType, recorder: Recorder) -> None:
+def _tap_end(module: ModuleType, recorder: Recorder, day: TimeOfDay) -> None:
     """The flight recorder may go with the process group: read it before."""
     original = module.destroy_process_group
 
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        recorder.guard(flight.record_arrivals, recorder)
+        was_there = module.is_initialized()
+        recorder.guard(flight.record_arrivals, recorder, day)
         try:
             return original(*args, **kwargs)
         finally:
-            if not module.is_initialized():
+            if was_there and not module.is_initialized():
                 flight.default_group_gone()
 
     setattr(module, original.__name__, destroy_process_group)

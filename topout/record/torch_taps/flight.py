@@ -12,9 +12,10 @@ from typing import Any
 
 import msgspec
 
-from topout.record.clock import clock_pair
+from topout.record.clock import TimeOfDay, clock_pair
 from topout.record.page_snapshot import Call
 from topout.record.recorder import Recorder
+from topout.record.row_names import LIFE_BITS
 from topout.schema.event import NOT_GIVEN, Kind
 
 
@@ -59,9 +60,6 @@ _DTYPE_BYTES = {
 _last_record_id = -1
 _num_lives = 0
 """Of the default group; each counts its collectives from 1."""
-_LIFE_BITS = 32
-_SET_NS = 50_000_000
-"""A pair of clocks is read within less, however busy the host."""
 
 
 def default_group_gone() -> None:
@@ -70,7 +68,7 @@ def default_group_gone() -> None:
     _num_lives += 1
 
 
-def record_arrivals(recorder: Recorder) -> None:
+def record_arrivals(recorder: Recorder, day: TimeOfDay) -> None:
     """One ARRIVAL row for each collective since the last call."""
     global _last_record_id
     torch = sys.modules.get("torch")
@@ -84,11 +82,12 @@ def record_arrivals(recorder: Recorder) -> None:
         recorder.note("this torch has no flight recorder: waiting and transfer are not told apart")
         return
     parsed = msgspec.json.decode(dump(includeCollectives=True, onlyActive=False), type=_Dump)
+    day.look()
     monotonic, epoch = clock_pair()
-    if abs(epoch - monotonic - recorder.epoch_at_zero_ns) > _SET_NS:
-        recorder.note("the host's time of day was set meanwhile: when this rank arrived at collectives is not known")
-        return
-    for entry in parsed.entries:
+    entries = [entry for entry in parsed.entries if entry.time_created_ns >= day.set_ns]
+    if len(entries) < len(parsed.entries):
+        recorder.note("the host's time of day was set: when this rank arrived at collectives before is not known")
+    for entry in entries:
         if entry.record_id <= _last_record_id or entry.is_p2p:
             continue
         name = entry.profiling_name.rpartition(":")[2]
@@ -97,7 +96,7 @@ def record_arrivals(recorder: Recorder) -> None:
         completed_ns = entry.time_discovered_completed_ns or 0
         duration_ns = completed_ns - entry.time_created_ns if completed_ns else 0
         start_ns = entry.time_created_ns - epoch + monotonic
-        sequence = (_num_lives << _LIFE_BITS) + entry.collective_seq_id
+        sequence = (_num_lives << LIFE_BITS) + entry.collective_seq_id
         recorder.emit((code, start_ns, duration_ns, _num_bytes(entry), sequence))
         _last_record_id = entry.record_id
 

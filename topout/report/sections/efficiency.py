@@ -4,9 +4,6 @@ from topout.report import figures, svg
 from topout.report.sections.frame import obtained, section
 from topout.schema.measures import Device, Measures, Pop
 
-GOOD_FROM = 0.8
-"""POP's rule of thumb: a factor below it deserves a look."""
-
 Row = tuple[int, str, float | None, str]
 """depth in the tree, name, value, one line of explanation"""
 
@@ -76,8 +73,8 @@ def _node(row: Row) -> str:
     if value is None:
         state, bar = "unknown", svg.bar([], height=8)
     else:
-        state = "good" if value >= GOOD_FROM else "low"
-        bar = svg.bar([(state, 0.0, min(value, 1.0)), ("mark", GOOD_FROM, 0.003)], height=8)
+        state = "low" if figures.is_low(value) else "good"
+        bar = svg.bar([(state, 0.0, min(value, 1.0)), ("mark", figures.ACCEPTABLE_EFFICIENCY, 0.003)], height=8)
     flag = '<span class="flag">below 0.80</span>' if state == "low" else ""
     return (
         f'<div class="node {state}"><span class="name">{name}{flag}</span>{bar}'

@@ -59,7 +59,7 @@ def key_figures(analysis: Analysis) -> str:
         cards.append(("Time per step", figures.duration(step.mean_ns), spread, "measured"))
         if step.samples_per_s is not None:
             cards.append(("Samples per second", figures.amount(step.samples_per_s), "over all ranks", "measured"))
-    if measures.pop is not None:
+    if measures.pop is not None and len(measures.ranks) > 1:
         note = f"load balance {figures.factor(measures.pop.load_balance)} × communication "
         note += figures.factor(measures.pop.communication_efficiency)
         cards.append(("Parallel efficiency", figures.share(measures.pop.parallel_efficiency), note, "measured"))

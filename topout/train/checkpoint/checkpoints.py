@@ -3,7 +3,8 @@
 import atexit
 import secrets
 import sys
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,9 @@ class Checkpoints:
         # by the script's step(), and by an optimizer's hook, which not every way of stepping calls
         self._counts_steps, self._has_counted, self._num_uncounted = False, False, 0
         optimizers = [part for part in state.values() if isinstance(part, torch.optim.Optimizer)]
-        self._hooks = [first.register_step_post_hook(self._count) for first in optimizers[:1]]
+        for first in optimizers[:1]:
+            # weakly: it may outlive this object, and steps count after `close` as well
+            first.register_step_post_hook(_weakly(self._count))
         self._place = place
         self._plan: tuple[tuple[Any, ...], Layout] | None = None
         self._writing: Writing | None = None
@@ -146,8 +149,6 @@ class Checkpoints:
         """Waits until what is being written is safe; an error if the last one could not be."""
         self._finish()
         atexit.unregister(self._finish)
-        for hook in self._hooks:
-            hook.remove()
         self._staging.close()
         if self._failure is not None:
             raise TopoutError(
@@ -274,6 +275,17 @@ class Checkpoints:
         if self._agreement.place.is_first:
             for sentence in sentences:
                 print(f"topout: {sentence}", file=sys.stderr, flush=True)  # noqa: T201  (to whoever runs the training)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return call
 
 
 def _check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) -> None:

@@ -79,7 +79,9 @@ class Store:
         """Unless its successor is there."""
         match = _STEP.match(replaced.name.removeprefix(REPLACED))
         if match is None or self.path(int(match[1])).exists():
-            shutil.rmtree(replaced, ignore_errors=True)
+            # by another name first: what is left of it, should some of it stay, is not to come back
+            with suppress(OSError):
+                shutil.rmtree(replaced.rename(replaced.with_name(f"{DELETING}{time.time_ns()}")), ignore_errors=True)
         else:
             replaced.rename(self.path(int(match[1])))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from topout.epoch import randomness
 from topout.schema.errors import TopoutError
 from topout.train.checkpoint import Checkpoints, manifest, random_state
 from topout.train.checkpoint.captured import Captured, Source
@@ -37,6 +38,7 @@ class MeshCheckpoints(Checkpoints):
     ) -> None:  # fmt: skip
         state = {"model": _Spread(settle), "optimizer": _Spread(), **more}
         super().__init__(folder, state=state, place=place, **options)
+        self._has_counted = True  # the trainer says how many steps it has taken
         self._entries = [model, optimizer, *(entries_of(more) if more else [])]
         self._model, self._axes = model, axes
 
@@ -54,7 +56,12 @@ class MeshCheckpoints(Checkpoints):
         if is_same_mesh and not is_other_world:
             return
         seed = manifest.read(restored.folder).seed
-        random_state.reseeded(seed, restored.step, self._axes.rows.rank * spec.pp + self._axes.pp_rank)
+        if is_other_world:
+            # Python's and NumPy's, by which rows and peers choose their samples alike
+            random_state.reseeded(seed, restored.step, 0)
+        # torch's alone, as at the start
+        number = self._axes.rows.rank * spec.pp + self._axes.pp_rank
+        torch.manual_seed(randomness.key(seed, restored.step, number) % 2**63)
         if not is_other_world:
             self._say("it was not saved in this mesh: random numbers are drawn anew from the seed")
 

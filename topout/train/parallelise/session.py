@@ -78,6 +78,9 @@ class Session:
         self._followed.append(Followed(optimizer))
         self._may_have_replaced = True
         if self._has_begun:
+            # a model that is gone leaves its memory to this one's; one that goes now is looked for later
+            self._agree_on_the_living()
+            self._may_have_replaced = True
             self._equalise(self._parameters())
 
     def begin_training(self) -> None:
@@ -163,11 +166,11 @@ class Session:
             self._followed.pop(number).leave()
 
     def _agree_on_the_living(self) -> None:
-        if len(self._followed) < 2:
+        """After an optimizer was made, on all ranks; of others, what ranks send with their gradients tells."""
+        if len(self._followed) < 2 or not self._may_have_replaced:
             return
-        if self._may_have_replaced:
-            # in a cycle, as with what a script hangs on it, an optimizer is garbage that only this finds
-            gc.collect()
+        # in a cycle, as with what a script hangs on it, an optimizer is garbage that only this finds
+        gc.collect()
         if self._place is not None:
             self._may_have_replaced = False
             living = [int(followed.is_alive) for followed in self._followed]
