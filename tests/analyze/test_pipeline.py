@@ -63,6 +63,7 @@ def _step(rows: Rows, rank: int, pieces: list[Piece], at: int, step: int, plan: 
         if what in ("backward", "weight"):
             rows.add(Kind.BACKWARD, at, end - at, ref=0)
         if what == "bubble" and is_waiting_seen:
+            rows.add(Kind.COLLECTIVE, at, 0, name="irecv.launched", value=64, ref=NOT_GIVEN)
             rows.add(Kind.NEIGHBOUR, at, end - at)
         if what == "input":
             rows.add(Kind.INPUT, at, end - at, value=8, ref=0)

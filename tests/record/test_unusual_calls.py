@@ -188,7 +188,8 @@ def test_collectives_of_a_new_default_group_are_others_than_those_of_the_old(arr
     assert first % (1 << 32) == second % (1 << 32) == 1
 
 
-def test_arrivals_are_left_out_where_the_time_of_day_was_set(arrivals, recorder):
-    arrivals.day._at_zero_ns -= 300_000_000
+@pytest.mark.parametrize("by_ns", [300_000_000, -300_000_000], ids=["forward", "back"])
+def test_arrivals_are_left_out_where_the_time_of_day_was_set(arrivals, recorder, by_ns):
+    arrivals.day._at_zero_ns -= by_ns
     assert arrivals() == []
     assert "time of day was set" in recorder.notes[0]

@@ -258,8 +258,8 @@ def _first_sequences(table: RankTable, arrivals: NDArray[np.intp]) -> list[int]:
     """Of each process group: a small one may still be remembered from the start. Each life of a group begins at 1."""
     groups = np.array([name.partition("@")[2] for name in table.names] or [""])
     groups_of = groups[np.minimum(table.name_id[arrivals], len(groups) - 1)]
-    sequences = table.ref[arrivals] & (1 << LIFE_BITS) - 1
-    return [int(sequences[groups_of == group].min()) for group in np.unique(groups_of)]
+    firsts = [int(table.ref[arrivals[groups_of == group]].min()) for group in np.unique(groups_of)]
+    return [first & (1 << LIFE_BITS) - 1 for first in firsts]
 
 
 def _unprofiled(tables: Sequence[RankTable], numbers: Int64s, first: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from topout.analyze.accelerator import runs_ahead
 from topout.analyze.evaluations import computes_unseen
-from topout.schema.event import Kind
+from topout.schema.event import NOT_GIVEN, Kind
 from topout.trace.table import RankTable
 
 _EAGER_KERAS = "torch"
@@ -110,7 +110,13 @@ def _is_bare_pipeline(tables: Sequence[RankTable]) -> bool:
     """Stages on one rank each talk to their neighbours only, and events between micro-batches tell that, the bubble."""
     stages = [stage for table in tables for stage in np.unique(table.ref[table.rows(Kind.CHUNK)])]
     is_alone = len(set(stages)) == len(stages)
-    return is_alone and all(_has(table, Kind.SCHEDULE) and not _has(table, *_JOINING) for table in tables)
+    return is_alone and all(_has(table, Kind.SCHEDULE) and not _meets_all(table) for table in tables)
+
+
+def _meets_all(table: RankTable) -> bool:
+    """Sends to neighbours, which have no number, are the pipeline's own."""
+    called = table.rows_of_any_thread(Kind.COLLECTIVE)
+    return _has(table, Kind.ARRIVAL, Kind.PEERS) or bool((table.ref[called] != NOT_GIVEN).any())
 
 
 def why_unheard(tables: Sequence[RankTable]) -> str:

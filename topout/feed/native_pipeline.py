@@ -91,8 +91,8 @@ class NativeImagePipeline:
             out=out.arrays[self._image], status=status,
         )  # fmt: skip
         # threads write into these and read from those whether or not anybody asks for the batch
-        files = [file for native in self._native for file in native.files.values()]
-        self._underway[batch] = (which, numbers, plan, out, status, files)
+        held = [native.in_use() for native in self._native]
+        self._underway[batch] = (which, numbers, plan, out, status, held)
 
         def finish() -> None:
             out.num_bytes = self._end(batch)

@@ -233,7 +233,8 @@ class Pack:
             from topout.packs.pack_view import NativePack
 
             compiled = library()
-            self._native = False if compiled is None else NativePack(self, compiled)
+            # a map would keep the room of a shard that is thrown away
+            self._native = False if compiled is None else NativePack(self, compiled, is_mapped=self.keeps_shards)
         return self._native or None
 
     def _gatherable(self, names: tuple[str, ...] | None) -> tuple[Field, ...]:

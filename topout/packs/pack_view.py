@@ -76,6 +76,10 @@ class NativePack:
             self._opened[number] = True
         self._is_all_open = bool(self._opened.all()) and self._pack.keeps_shards
 
+    def in_use(self) -> list[ShardFile]:
+        """Shards that another thread could let go of; whoever has the list keeps them open."""
+        return [] if self._pack.keeps_shards else list(self.files.values())
+
     def _let_go(self) -> None:
         """Of shards that were thrown away, which take their room as long as they are open.
 
@@ -84,9 +88,9 @@ class NativePack:
         """
         for number, shard in list(self.files.items()):
             if self._pack.near_shard(number) is not shard:
-                del self.files[number]
                 self._descriptors[number] = -1
                 self._opened[number] = False
+                self.files.pop(number, None)
 
     def gather(self, numbers: Int64s, fields: tuple[Field, ...]) -> dict[str, NDArray[Any]] | None:
         """Fixed arrays and scalars, one array a field; None where a sample is damaged, or there is none of a number."""
@@ -100,6 +104,7 @@ class NativePack:
         for copy, (name, shape, kind) in zip(copies, columns, strict=True):
             arrays[name] = out = np.empty((num_rows, *shape), kind)
             copy.out = address_of(out)
+        _held = self.in_use()
         return arrays if self._library.gather(self.view, numbers, copies) == 0 else None
 
     def _prepare(self, fields: tuple[Field, ...]) -> _Columns:
@@ -122,6 +127,7 @@ class NativePack:
     def read(self, numbers: Int64s, out: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
         """Whole records into `out`: where each begins, and the status of each."""
         self.open_shards(numbers)
+        _held = self.in_use()
         numbers = np.ascontiguousarray(numbers, np.int64)
         return self._library.read(self.view, numbers, out, min(_MOST_READERS, len(os.sched_getaffinity(0))))
 

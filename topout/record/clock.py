@@ -37,4 +37,6 @@ class TimeOfDay:
     def look(self) -> None:
         monotonic, epoch = clock_pair()
         if abs(epoch - monotonic - self._at_zero_ns) > _SET_NS:
-            self._at_zero_ns, self.set_ns = epoch - monotonic, epoch
+            # set back, stamps of before lie after the new time: up to what the old clock read nothing is sure
+            self.set_ns = max(self.set_ns, epoch, monotonic + self._at_zero_ns)
+            self._at_zero_ns = epoch - monotonic

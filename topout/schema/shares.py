@@ -32,7 +32,9 @@ def exposed_transfer_share(measures: Measures) -> float | None:
     """Time in which ranks wait for the wire; on an accelerator it lies inside backward, and kernels tell it apart."""
     told = [measures.communication.transfer_share]
     if measures.device is not None and len(measures.ranks) > 1:
-        told.append(measures.device.exposed_communication_share)
+        # kernels that wait for neighbours and peers are communication, too, and have phases of their own
+        others = sum(measures.shares.get(phase, 0.0) for phase in ("bubble", "tensor"))
+        told.append(max(0.0, measures.device.exposed_communication_share - others))
     return max((share for share in told if share is not None), default=None)
 
 

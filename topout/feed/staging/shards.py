@@ -58,6 +58,9 @@ class ShardReader:
         self._open[number] = (copy, file)
         return file
 
+    def close(self) -> None:
+        self._open.clear()
+
     def _close_evicted(self) -> None:
         """A deleted file takes room while it is mapped; views handed out stay valid, the map goes with the last."""
         self._num_evicted = self._state[Word.NUM_EVICTED]

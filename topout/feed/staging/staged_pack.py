@@ -102,6 +102,7 @@ class StagedPack(Pack):
 
     def close(self) -> None:
         self.leave()
+        self._near_shards.close()
         super().close()
 
     def verified(self, number: int, row: np.void) -> memoryview:

@@ -56,9 +56,8 @@ class MeshCheckpoints(Checkpoints):
         if is_same_mesh and not is_other_world:
             return
         seed = manifest.read(restored.folder).seed
-        if is_other_world:
-            # Python's and NumPy's, by which rows and peers choose their samples alike
-            random_state.reseeded(seed, restored.step, 0)
+        # Python's and NumPy's, by which rows and peers choose their samples alike
+        random_state.reseeded(seed, restored.step, 0)
         # torch's alone, as at the start
         number = self._axes.rows.rank * spec.pp + self._axes.pp_rank
         torch.manual_seed(randomness.key(seed, restored.step, number) % 2**63)
