@@ -153,7 +153,7 @@ def test_a_damaged_profile_costs_only_itself(tmp_path: Path) -> None:
 
 def _gpus(path: Path, num_ranks: int) -> RunFolder:
     """Ranks on devices whose backward takes 600 of 1000 ns, communication included."""
-    built = build_run(path, [[STEP] * 6] * num_ranks, Plan(facts={"backend": "nccl"}))
+    built = build_run(path, [[STEP] * 6] * num_ranks, Plan(facts={"backend": "nccl", "device_total_bytes": 2**36}))
     rows = Rows()
     rows.names = ["", "all_reduce"]
     for step in range(6):
@@ -179,9 +179,12 @@ def _kernels(folder: RunFolder, rank: int) -> None:
 
 def test_efficiencies_of_several_devices_need_their_kernels(tmp_path: Path) -> None:
     folder = _gpus(tmp_path / "run", 2)
-    measures, _ = measure_run(folder)
+    measures, verdict = measure_run(folder)
     assert measures.shares["backward"] == pytest.approx(0.6)
     assert (measures.pop, measures.device) == (None, None)
+    assert measures.communication.is_hidden
+    assert verdict is not None and verdict.name == "compute"
+    assert any("--profile tells it apart" in sentence for sentence in verdict.evidence)
     (said,) = [sentence for sentence in measures.not_measured if sentence.startswith("Efficiencies")]
     assert "--profile" in said
     for rank in range(2):
@@ -192,12 +195,14 @@ def test_efficiencies_of_several_devices_need_their_kernels(tmp_path: Path) -> N
     assert measures.device.communication_efficiency == pytest.approx(60 / 95)
     (said,) = [sentence for sentence in measures.not_measured if sentence.startswith("Efficiencies")]
     assert "--profile" not in said
+    assert not measures.communication.is_hidden
 
 
 def test_one_device_hides_no_communication(tmp_path: Path) -> None:
     measures, _ = measure_run(_gpus(tmp_path / "run", 1))
     assert measures.pop is not None
     assert measures.not_measured == ()
+    assert not measures.communication.is_hidden
 
 
 def test_what_kernels_tell_of_communication_is_a_verdict_and_a_finding(tmp_path: Path) -> None:

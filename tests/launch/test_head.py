@@ -25,6 +25,10 @@ CORES = tuple(Core(index=index, physical=index, socket=0, numa=0) for index in r
 class FakeSupervisor:
     def __init__(self):
         self.causes: list[Cause] = []
+        self.num_hurried = 0
+
+    def hurry(self):
+        self.num_hurried += 1
 
     def end_job(self, cause, orders, *, number=None, rank=None):
         self.causes.append(cause)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.report.analyses import LATE_RANK, MEASURES, NOTHING_SEEN
 from topout.recommend.engine import RULES, find
+from topout.report.sentences import verdict_sentence
 from topout.report.text import duration_text, render
-from topout.schema.measures import Measures, Memory, Verdict
+from topout.schema.measures import Communication, Measures, Memory, Verdict
 from topout.schema.plugin import load_plugin, plugin_names
 
 REPORT = Path("topout-runs/2026-11-15-train-1/report.html")
@@ -95,6 +96,10 @@ def test_computing_that_may_be_something_else_is_given_as_at_most():
     usual = {"forward": 0.3, "backward": 0.6, "optimizer": 0.05, "other": 0.05}
     page = plain(replace(LATE_RANK, verdict=verdict, measures=Measures(shares=usual)))
     assert "COMPUTE  95 % of the time" in page
+    hidden = Measures(shares=usual, communication=Communication(is_hidden=True))
+    page = plain(replace(LATE_RANK, verdict=verdict, measures=hidden))
+    assert "COMPUTE  up to 95 % of the time" in page
+    assert "communication that could not be told apart included" in verdict_sentence(verdict, hidden)
 
 
 def test_a_single_rank_has_no_parallel_efficiency_to_show():

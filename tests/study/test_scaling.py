@@ -183,7 +183,7 @@ def test_each_point_says_how_much_memory_its_ranks_held(tmp_path):
         ([{"ranks": 1}, {"ranks": 2, "script": "other.py"}], "weak", "2 scripts"),
         ([{"ranks": 1}, {"ranks": 2, "samples": 16}], "weak", "does not follow weak"),
         ([{"ranks": 1}, {"ranks": 2}], "strong", "does not follow strong"),
-        ([{"ranks": 1, "samples": 16}, {"ranks": 1}, {"ranks": 2}], "weak", "1 ranks of 16, 1 ranks of 32, 2 ranks"),
+        ([{"ranks": 1, "samples": 16}, {"ranks": 1}, {"ranks": 2}], "weak", "1 rank of 16, 1 rank of 32, 2 ranks"),
         ([{"ranks": 1}, {"ranks": 2, "status": "failed"}], "weak", "1 number of ranks"),
     ],
 )

@@ -96,14 +96,14 @@ def submitted(site, capsys, monkeypatch):
 def test_jobs_are_waited_for_and_studied(site, monkeypatch, submitted):
     code, said = submitted(Queue(monkeypatch, site / "runs"))
     assert code == 0
-    assert "Waiting for 1 ranks (running), 2 ranks (running), 4 ranks (running)" in said.err
+    assert "Waiting for 1 rank (running), 2 ranks (running), 4 ranks (running)" in said.err
     assert "weak scaling" in said.out
 
 
 def test_a_point_that_the_scheduler_refuses_is_left_out(site, monkeypatch, submitted):
     code, said = submitted(Queue(monkeypatch, site / "runs", limit=4))
     assert code == 0
-    assert "4 ranks are left out. sbatch did not take the job. too many nodes" in said.err
+    assert "4 ranks: left out. sbatch did not take the job. too many nodes" in said.err
 
 
 def test_jobs_that_made_no_runs_are_named_with_their_last_words(site, monkeypatch, submitted):

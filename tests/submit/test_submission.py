@@ -278,3 +278,18 @@ def test_every_script_is_good_bash(tmp_path):
                 submission(tmp_path, scheduler=scheduler, site=site, evaluation_words=("eval.py", "it's"))
             ):
                 subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_a_job_whose_number_cannot_be_kept_is_said_to_be_in_line(tmp_path, monkeypatch):
+    write = Path.write_text
+
+    def full(path, *words, **more):
+        if path.name == "job_ids":
+            raise OSError(28, "No space left on device")
+        return write(path, *words, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(TopoutError, match="is submitted, and topout cannot keep its number") as caught:
+        submit(submission(tmp_path))
+    assert "do not submit it again" in caught.value.do
+    assert len(list(tmp_path.glob("topout-runs/jobs/*/job.sh"))) == 1

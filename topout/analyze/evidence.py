@@ -9,7 +9,7 @@ from topout.analyze.causes import Cause
 from topout.analyze.input import waits_outside
 from topout.analyze.mixed_forward import is_forward_mixed
 from topout.schema.measures import Input, Measures, Memory, Pipeline, RankTime, TensorParallel
-from topout.schema.shares import MOSTLY_IDLE, working_share
+from topout.schema.shares import MOSTLY_IDLE, has_gpu, working_share
 
 _PEAK_ORIGINS = {
     "assumed": "assumed from the cores",
@@ -45,6 +45,11 @@ def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
             f"Forward takes {shares['forward'] / shares['backward']:.0f} times as long as backward, where a pass that "
             "is trained on takes half: rollouts, batches made by hand, frozen parts or slow kernels are in it. "
             'topout.span("input") tells such code apart.'
+        )
+    if measures.communication.is_hidden:
+        told.append(
+            "Communication that computing does not cover is part of these phases here"
+            + ("; --profile tells it apart, by the kernels." if has_gpu(measures) else " and cannot be told apart.")
         )
     if compute.model_flops_utilisation is not None and compute.flops_per_s is not None:
         origin = _PEAK_ORIGINS.get(compute.peak_origin or "", "of unknown origin")

@@ -112,7 +112,9 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
         measures = _measure_steps(measures, phases, _read_profiles(folder, phases, missing), blind, missing)
         if is_hidden:
             _tell_hidden(phases, measures, missing)
-            measures = replace(measures, pop=None)
+            is_told_apart = measures.device is not None
+            communication = replace(measures.communication, is_hidden=not is_told_apart)
+            measures = replace(measures, pop=None, communication=communication)
         if not are_alone(phases.tables):
             waiting = missing.attempt("Why ranks waited", lambda: wait_causes(phases), None)
     verdict = missing.attempt("The verdict", lambda: decide(measures, waiting, blind), None)

@@ -54,8 +54,9 @@ def call(arguments: list[str]) -> int:
     except TopoutError as error:
         print(error, file=sys.stderr)
         return int(error.exit_code)
-    except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
+    except KeyboardInterrupt as error:
+        number = getattr(error, "number", None)
+        return int(ExitCode.INTERRUPTED) if number is None else 128 + number
     except BrokenPipeError:
         return _without_reader()
     except SystemExit as leaving:

@@ -7,6 +7,7 @@ from topout.cli.simulate_page import shaded
 from topout.report import figures
 from topout.report.axes import Axis, Chart, Line, Stop
 from topout.report.study_page import Answer, Command, Content, Passage, Section, StudyPage, Table
+from topout.schema.counted import counted
 from topout.study.plan import Choice, Plan
 
 
@@ -66,7 +67,7 @@ def _answer(found: Plan) -> Answer:
     cost = [f"{best.cost:,.2f} {found.currency} at prices of {found.price_date}."] if best.cost is not None else []
     chance = [f"The chance to end in time is {best.chance:.0%}."] if best.chance is not None else []
     return Answer(
-        lead=f"Ask for {best.nodes:,} node{'s'[: best.nodes != 1]}: ",
+        lead=f"Ask for {counted(best.nodes, 'node')}: ",
         rest=f"{hours_text(best.hours)}, {best.node_hours:,.1f} node-hours.",
         evidence=[
             f"80 % interval {hours_text(best.low_hours)} to {hours_text(best.high_hours)}, a batch of {best.batch:,} "
@@ -75,7 +76,7 @@ def _answer(found: Plan) -> Answer:
         ],
         figures=[
             (
-                name.capitalize(), f"{choice.nodes:,} node{'s'[: choice.nodes != 1]}",
+                name.capitalize(), f"{counted(choice.nodes, 'node')}",
                 f"{hours_text(choice.hours)}, {choice.node_hours:,.1f} node-hours",
             )
             for name, choice in _named(found).items()
@@ -123,7 +124,7 @@ def _cost_chart(found: Plan, beyond: tuple[float, str] | None) -> Chart:
 
 def _words(choice: Choice) -> list[str]:
     return [
-        f"{choice.nodes:,} node{'s'[: choice.nodes != 1]}, batch {choice.batch:,}",
+        f"{counted(choice.nodes, 'node')}, batch {choice.batch:,}",
         f"{hours_text(choice.hours)}, {hours_text(choice.low_hours)} to {hours_text(choice.high_hours)}",
         f"{choice.node_hours:,.1f} node-hours, efficiency {choice.efficiency:.2f}",
     ]

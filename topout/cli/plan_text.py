@@ -1,5 +1,6 @@
 """A plan as text: one row a number of nodes, the mesh where there is one, and the line that asks for it."""
 
+from topout.schema.counted import counted
 from topout.study.mesh_proposal import Proposal
 from topout.study.plan import Choice, Plan
 
@@ -38,7 +39,7 @@ def mesh_text(found: Proposal) -> str:
     reach = f"{found.low_s * 1e3:,.1f} to {found.high_s * 1e3:,.1f}"
     parts = ", ".join(f"{name} {value * 1e3:,.1f}" for name, value in found.parts.items() if value >= 5e-5)
     why = found.why if found.replicas_hours is not None else f"{found.why} Each row is that of a mesh."
-    samples = f"{mesh.row_samples:,} sample{'s'[: mesh.row_samples != 1]}"
+    samples = f"{counted(mesh.row_samples, 'sample')}"
     lines = [
         why,
         f"Mesh    {sizes} on {found.nodes:,} nodes, {samples} a row, batch {mesh.batch:,}",

@@ -16,6 +16,7 @@ from topout.cli.scale_page import scale_page
 from topout.cli.scale_text import scale_text
 from topout.cli.training import check_script
 from topout.report.json_report import encode
+from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT
 from topout.study.largest_batch import Search, judge, largest_batch, room_of_rank, that_divides
@@ -229,7 +230,7 @@ class _Place:
 
         search = Search(lambda size: judge(ended(size), size), room_of_rank(ranks), _say)
         found = largest_batch(search)
-        _say(f"Largest batch of a rank on {ranks} rank{'s' * (ranks > 1)}: {found}, bound by {search.bound}")
+        _say(f"Largest batch of a rank on {counted(ranks, 'rank')}: {found}, bound by {search.bound}")
         return found
 
 

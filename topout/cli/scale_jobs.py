@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from topout.launch.target import with_target
+from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.near import near
 from topout.schema.spec import RunSpec, find_config
@@ -126,9 +127,9 @@ def _in_line(point: Point, submission: Submission, say: Say, *, is_last_hope: bo
     except TopoutError as error:
         if is_last_hope:
             raise
-        say(f"Note    {point.ranks} ranks are left out. {error.problem} {error.why}")
+        say(f"Note    {counted(point.ranks, 'rank')}: left out. {error.problem} {error.why}")
         return None
-    say(f"{point.ranks:>4} ranks  job {job.job_id or '?'}  {near(job.path)}")
+    say(f"{counted(point.ranks, 'rank'):>10}  job {job.job_id or '?'}  {near(job.path)}")
     return job
 
 
@@ -137,7 +138,7 @@ def _await(jobs: Sequence[tuple[Point, JobFolder]], repeats: int, say: Say) -> N
     while True:
         states = {job.path: state_of(job) for _, job in jobs}
         waiting = [
-            f"{point.ranks} ranks {_WORDS[states[job.path]]}"
+            f"{counted(point.ranks, 'rank')} {_WORDS[states[job.path]]}"
             for point, job in jobs
             if not _is_over(job, states[job.path], repeats)
         ]
@@ -182,6 +183,6 @@ def observed_of(job: JobFolder, point: Point | None, say: Say) -> list[Observed]
     """The runs of a job, in the order in which they were made; none is said with the job's last words."""
     folders = job.runs()[::-1]
     if not folders:
-        ranks = f"{point.ranks} ranks: job" if point is not None else "job"
+        ranks = f"{counted(point.ranks, 'rank')}: job" if point is not None else "job"
         say(f"Note    {ranks} {job.job_id} made no run and is left out: {_last_words(job) or 'it left no output'}")
     return [seen(folder, point, say) for folder in folders]

@@ -6,6 +6,7 @@ from topout.report import figures
 from topout.report.axes import Axis, Chart, Line, Stop
 from topout.report.stacks import Column, Stacks
 from topout.report.study_page import Answer, Content, Section, StudyPage, Table
+from topout.schema.counted import counted
 from topout.schema.measures import PHASES
 from topout.study.law_ranges import LawRange
 from topout.study.scaling import Scaling, ScalingPoint
@@ -69,10 +70,9 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
         lead, advice = "A serial part bends the curve: ", ""
     evidence = [line for line in (serial, advice) if line]
     if found.knee is not None:
-        ranks = "rank" if found.knee == 1 else "ranks"
         evidence.append(
-            f"Beyond {found.knee} {ranks} doubling brought less than half of what it should: more of them are paid for "
-            "and not used."
+            f"Beyond {counted(found.knee, 'rank')} doubling brought less than half of what it should: more of them are "
+            "paid for and not used."
         )
     return Answer(
         lead=(f"{found.mode.capitalize()} scaling. " if is_many else "") + lead,
@@ -156,7 +156,7 @@ def _throughput(found: Scaling, fitted: Ranges) -> Chart:
     by_ranks = {point.ranks: point for point in points}
     return Chart(
         spoken="Samples a second over ranks: "
-        + "; ".join(f"{point.ranks} ranks {point.samples_per_s:,.1f}" for point in points),
+        + "; ".join(f"{counted(point.ranks, 'rank')} {point.samples_per_s:,.1f}" for point in points),
         x=ranks_axis(counts, "ranks"),
         y=Axis(title="samples/s", show=figures.amount, is_log=True),
         lines=lines,
@@ -174,7 +174,7 @@ def _from_the_last_point(found: Scaling, fitted: Ranges) -> Ranges:
 
 
 def _stop_words(count: int, point: ScalingPoint | None, one: float, fitted: Ranges) -> list[str]:
-    words = [f"{count} ranks"]
+    words = [counted(count, "rank")]
     if point is not None:
         words.append(f"measured {point.samples_per_s:,.1f} samples/s, {_between(point)}")
     words.append(f"ideal {one * count:,.1f}")
@@ -212,14 +212,17 @@ def _efficiency(found: Scaling) -> Chart:
     low, high = ([edge / reference / point.ranks for point, edge in zip(found.points, edges, strict=True)]
                  for edges in ([p.low for p in found.points], [p.high for p in found.points]))  # fmt: skip
     return Chart(
-        spoken="Efficiency over ranks: " + "; ".join(f"{p.ranks} ranks {p.efficiency:.2f}" for p in found.points),
+        spoken="Efficiency over ranks: "
+        + "; ".join(f"{counted(p.ranks, 'rank')} {p.efficiency:.2f}" for p in found.points),
         x=ranks_axis(x, "ranks"),
         y=Axis(title="efficiency", show=lambda value: f"{value:.1f}", low=0.0, high=max(1.05, *high)),
         lines=[
             Line(name="ideal", x=x, y=[1.0] * len(x), look="ideal"),
             Line(name="measured", x=x, y=[p.efficiency for p in found.points], low=low, high=high, has_dots=True),
         ],
-        stops=[Stop(x=p.ranks, words=[f"{p.ranks} ranks", f"efficiency {p.efficiency:.2f}"]) for p in found.points],
+        stops=[
+            Stop(x=p.ranks, words=[counted(p.ranks, "rank"), f"efficiency {p.efficiency:.2f}"]) for p in found.points
+        ],
         marks=[(found.knee, "knee")] if found.knee else [],
     )
 
@@ -248,7 +251,7 @@ def _factors(found: Scaling) -> list[Content]:
             for (name, row), look in zip(values.items(), looks, strict=True)
         ],
         stops=[
-            Stop(x=count, words=[f"{count} ranks", *(f"{name} {row[at]:.2f}" for name, row in values.items())])
+            Stop(x=count, words=[counted(count, "rank"), *(f"{name} {row[at]:.2f}" for name, row in values.items())])
             for at, count in enumerate(x)
         ],
     )
@@ -269,7 +272,7 @@ def _phases(found: Scaling) -> list[Content]:
     names = [name for name in used if name in SERIAL] + [name for name in used if name not in SERIAL]
     stacks = Stacks(
         spoken="Milliseconds of a step by phase: "
-        + "; ".join(f"{p.ranks} ranks {p.step_s * 1e3:,.1f} ms" for p in found.points),
+        + "; ".join(f"{counted(p.ranks, 'rank')} {p.step_s * 1e3:,.1f} ms" for p in found.points),
         x_title="ranks",
         y_title="ms of a step",
         names=names,
@@ -279,7 +282,7 @@ def _phases(found: Scaling) -> list[Content]:
                 [
                     Column(
                         parts={name: value * 1e3 for name, value in point.phases_s.items()},
-                        words=[f"{point.ranks} ranks, {point.step_s * 1e3:,.1f} ms",
+                        words=[f"{counted(point.ranks, 'rank')}, {point.step_s * 1e3:,.1f} ms",
                                *(f"{name} {point.phases_s[name] * 1e3:,.2f} ms" for name in names
                                  if point.phases_s.get(name))],
                     )

@@ -1,6 +1,7 @@
 """A scaling study as text: the points, where the time of a step goes, what bends the curve, and what laws say."""
 
 from topout.report import figures
+from topout.schema.counted import counted
 from topout.study.law_ranges import LawRange
 from topout.study.scaling import Scaling, ScalingPoint
 
@@ -49,7 +50,7 @@ def _phases(found: Scaling) -> list[str]:
 
 def _laws(found: Scaling, ranges: dict[str, list[LawRange]]) -> list[str]:
     counts = [entry.ranks for entry in next(iter(ranges.values()))]
-    titles = " ".join(f"{f'{count} ranks':>28}" for count in counts)
+    titles = " ".join(f"{counted(count, 'rank'):>28}" for count in counts)
     lines = [f"{'samples/s by law':<20} {'numbers':>7} {'off by':>7} {titles}"]
     for name, entries in ranges.items():
         said = " ".join(f"{f'{e.value:,.0f} ({e.low:,.0f} to {e.high:,.0f})':>28}" for e in entries)

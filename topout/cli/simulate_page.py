@@ -8,6 +8,7 @@ from topout.report import figures
 from topout.report.axes import Axis, Chart, Line, Stop
 from topout.report.stacks import Column, Stacks
 from topout.report.study_page import Answer, Content, Section, StudyPage, Table
+from topout.schema.counted import counted
 from topout.study.curve import FAR, Point
 from topout.study.description import Ranged
 from topout.study.job import Job
@@ -79,7 +80,7 @@ def shaded(calibrated_nodes: int, most: int) -> tuple[float, str] | None:
         return None
     return (
         FAR * calibrated_nodes,
-        f"beyond {FAR} × the {calibrated_nodes:,} node{'s'[: calibrated_nodes != 1]} measured",
+        f"beyond {FAR} × the {counted(calibrated_nodes, 'node')} measured",
     )
 
 
@@ -111,7 +112,7 @@ def _answer(found: Simulation, points: Sequence[Point]) -> Answer:
     if share < 0.01:
         rest = f"all but {1 - last.step.parts['compute'] / last.step.seconds:.1%} of a step computes."
     return Answer(
-        lead=f"Efficiency {last.efficiency:.2f} at {last.nodes:,} node{'s'[: last.nodes != 1]}: ",
+        lead=f"Efficiency {last.efficiency:.2f} at {counted(last.nodes, 'node')}: ",
         rest=rest, evidence=evidence, figures=cards,
     )  # fmt: skip
 

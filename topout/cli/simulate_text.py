@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from topout.schema.counted import counted
 from topout.study.failures import Ageing
 from topout.study.waterfall import Bar, rounded
 
@@ -17,7 +18,7 @@ def waterfall_text(nodes: int, bars: Sequence[Bar]) -> str:
     total_s = sum(bar.seconds for bar in bars)
     milliseconds = rounded([bar.seconds * 1e3 for bar in bars], 1)
     shares = rounded([bar.share * 100 for bar in bars], 1)
-    head = f"{nodes:,} node{'s'[: nodes != 1]}"
+    head = f"{counted(nodes, 'node')}"
     lines = [f"{head:<26} {'ms':>9} {'%':>8} {'samples/s so far':>17}"]
     for bar, spent, share in zip(bars, milliseconds, shares, strict=True):
         if spent or share:

@@ -19,6 +19,7 @@ from topout.cli.app import AS_TYPED, DEFAULTS
 from topout.cli.training import spec_from
 from topout.launch.bounds import check_min_nodes, check_numbers
 from topout.launch.target import with_target
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.near import near
 from topout.schema.spec import RunSpec, find_config
@@ -179,7 +180,7 @@ def _show(submission: Submission, reason: str) -> int:
 
 def _rehearse(submission: Submission, run_option: Sequence[str]) -> None:
     num_ranks = 2 if (submission.ranks_per_node or 1) * submission.nodes > 1 else 1
-    _talk(f"Rehearsal: two steps on {num_ranks} rank{'s' * (num_ranks > 1)} here")
+    _talk(f"Rehearsal: two steps on {counted(num_ranks, 'rank')} here")
     kept = _flat(words for words in _grouped(run_option) if words[0] in _REHEARSED)
     rehearse_job(
         submission.site,

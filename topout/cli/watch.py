@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 
 from topout.cli.live import LiveRank, LiveRun, Watcher
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT, open_run
 
@@ -174,7 +175,7 @@ def summary(live_run: LiveRun) -> str:
     """One line: how far, how fast, and who is missing."""
     steps = [rank.step for rank in live_run.ranks if rank.step is not None]
     times_ns = [rank.step_ns for rank in live_run.ranks if rank.step_ns is not None]
-    parts = [live_run.status, f"{len(live_run.ranks)} rank{'s' * (len(live_run.ranks) != 1)}"]
+    parts = [live_run.status, f"{counted(len(live_run.ranks), 'rank')}"]
     if steps:
         parts.append(f"step {min(steps)}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}")
     if times_ns:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from topout.host.nics import comparable_nics
 from topout.host.openmp_traps import traps_set
+from topout.schema.counted import counted
 from topout.schema.world import Host, Nic, Rank, World
 
 WIDTH = 100
@@ -32,7 +33,7 @@ class _Alike:
 def bindings_report(world: World, environ: Mapping[str, str] = os.environ) -> str:
     groups = _alike(world)
     num_ranks, num_hosts = len(world.ranks), len(world.hosts)
-    lines = [f"Bindings of {num_ranks} rank{'s'[: num_ranks != 1]} on {num_hosts} host{'s'[: num_hosts != 1]}", ""]
+    lines = [f"Bindings of {counted(num_ranks, 'rank')} on {counted(num_hosts, 'host')}", ""]
     rows = [_TITLES, *(_row(rank, group.host) for group in groups for rank in group.ranks)]
     shown = [column for column in range(len(_TITLES)) if any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in shown}

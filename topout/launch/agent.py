@@ -86,7 +86,7 @@ class Agent:
                 return None
             for key, _ in self._selector.select(1.0):
                 key.data()
-            if signals.taken():
+            if signals.end_asked() is not None:
                 return None
             self._wire.flush()
             self._messages += self._wire.receive()
@@ -208,6 +208,9 @@ class FollowingFellows:
     def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None:
         self._wire.send("ending", cause=cause, orders=[list(order) for order in orders], number=number, rank=rank)
 
+    def hurry(self) -> None:
+        self._wire.send("hurry")
+
     def warned(self, number: int) -> None:
         self._wire.send("warned", number=number)
 
@@ -240,6 +243,8 @@ class FollowingFellows:
         if kind == "end":
             orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
             self._supervisor.end_job(Cause(message["cause"]), orders, number=message.get("number"))
+        elif kind == "hurry":
+            self._supervisor.hurry()
         elif kind == "stacks" and self.local is not None:
             self.local.ask_stacks(message["ranks"])
         elif kind == "warn":

@@ -16,7 +16,7 @@ from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
 from topout.launch.open_files import allow_open_files
 from topout.launch.plain_values import from_plain
-from topout.launch.signals import LauncherSignals
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import dataclass, field
@@ -86,8 +86,9 @@ class Gathering:
             num_before = len(self._links)
             for key, _ in self._selector.select(0.1):
                 key.data()
-            if signals.taken():
-                raise KeyboardInterrupt
+            number = signals.end_asked()
+            if number is not None:
+                raise EndedByError(number)
             now = time.monotonic()
             if len(self._links) > num_before:
                 progress_at = now

@@ -170,6 +170,11 @@ class Head:
             if not link.has_finished:
                 link.wire.send("end", cause=cause, orders=list(orders), number=number, rank=rank)
 
+    def hurry(self) -> None:
+        for link in self.links.values():
+            if not link.has_finished:
+                link.wire.send("hurry")
+
     def paused(self, is_paused: bool) -> None:
         for link in self.links.values():
             link.wire.send("pause", is_paused=is_paused)
@@ -217,6 +222,9 @@ class Head:
             orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
             cause = Cause(message["cause"])
             self._supervisor.end_job(cause, orders, number=message.get("number"), rank=message.get("rank"))
+        elif kind == "hurry":
+            self._supervisor.hurry()
+            self.hurry()
         elif kind == "finished":
             self.has_told |= bool(message.get("has_told"))
             self._finish(link)
@@ -307,27 +315,38 @@ class Head:
         """The replies of that kind, one a launcher."""
         asked = {number: link for number, link in self._taking_part(roster) if only is None or number in only}
         replies: dict[int, dict[str, Any]] = {}
+
+        def reader(number: int, link: Link) -> Callable[[], None]:
+            def read() -> None:
+                replies.update((number, reply) for reply in link.wire.receive() if reply.get("kind") == kind)
+                if not link.wire.is_open:
+                    raise _lost_at_start(link, "its connection broke")
+
+            return read
+
         deadline = time.monotonic() + _REPLY_S
         with contextlib.ExitStack() as stack:
-            for link in asked.values():
-                self._selector.register(link.wire.fd, selectors.EVENT_READ, lambda: None)
+            for number, link in asked.items():
+                if not link.wire.is_open:
+                    raise _lost_at_start(link, "its connection broke")
+                self._selector.register(link.wire.fd, selectors.EVENT_READ, reader(number, link))
                 stack.callback(self._selector.unregister, link.wire.fd)
             while len(replies) < len(asked):
                 for key, _ in self._selector.select(0.1):
                     key.data()
-                for number, link in asked.items():
-                    for reply in link.wire.receive():
-                        if reply.get("kind") == kind:
-                            replies[number] = reply
-                    is_late = time.monotonic() > deadline and number not in replies
-                    if is_late or not link.wire.is_open:
-                        raise TopoutError(
-                            f"{link.member.host.name} was lost while the job started.",
-                            why="its connection broke" if not link.wire.is_open else f"no answer in {_REPLY_S:g} s",
-                            do="look at that host; start again without it if it stays away",
-                            exit_code=ExitCode.ENVIRONMENT,
-                        )
+                if time.monotonic() > deadline and len(replies) < len(asked):
+                    silent = next(link for number, link in asked.items() if number not in replies)
+                    raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
         return replies
+
+
+def _lost_at_start(link: Link, why: str) -> TopoutError:
+    return TopoutError(
+        f"{link.member.host.name} was lost while the job started.",
+        why=why,
+        do="look at that host; start again without it if it stays away",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def _deliver(links: Sequence[Link], deadline: float) -> None:

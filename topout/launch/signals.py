@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class EndedByError(KeyboardInterrupt):
+    """A signal ended the job before it had ranks."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class LauncherSignals:
@@ -56,12 +65,20 @@ class LauncherSignals:
         arrived, self._arrived = self._arrived, []
         return arrived
 
+    def end_asked(self) -> int | None:
+        """While there are no ranks: the signal that ends the launcher. Warnings are kept for the ranks to come."""
+        arrived = self.taken()
+        self._arrived = [number for number in arrived if number in _WARNINGS] + self._arrived
+        if signal.SIGTSTP in arrived:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return next((number for number in arrived if number not in (*_WARNINGS, signal.SIGTSTP)), None)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._arrived.append(number)
 
 
 def ignore_late_warnings() -> None:
     """For a process that only explains its run from now on: a warning must neither end it nor change its exit code."""
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
+    for number in _WARNINGS:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.SIG_IGN)

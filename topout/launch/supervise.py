@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
         def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None: ...
 
+        def hurry(self) -> None: ...
+
         def paused(self, is_paused: bool) -> None: ...
 
         def tick(self, now: float) -> None: ...
@@ -104,6 +106,8 @@ class Supervisor:
         self._stopped = StoppedRanks(ended_after_s=self._limits.stopped_s)
         self._cause = Cause.ALL_DONE
         self._signal: int | None = None
+        self._was_asked = False
+        """By a signal of its own, not by a fellow's word."""
         self._ended_at = 0.0
         self._stopped_rank: int | None = None
         self._is_paused = False
@@ -149,6 +153,10 @@ class Supervisor:
         self._give_orders(orders)
         if self._fellows is not None:
             self._fellows.job_ends(cause, orders, number, rank)
+
+    def hurry(self) -> None:
+        """Asked twice to end: no more patience."""
+        self._give_orders(AT_ONCE)
 
     def pause(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -257,20 +265,21 @@ class Supervisor:
                 self._stopping.warned(number)
             if self._fellows is not None:
                 self._fellows.warned(number)
-        elif self._cause is Cause.INTERRUPTED and number == self._signal == signal.SIGTERM and self._is_one_request():
-            # a scheduler tells both the job script, which passes it on, and us
-            return
-        elif self._cause is Cause.INTERRUPTED:
-            # asked twice: no more patience
-            self._give_orders(AT_ONCE)
-            if self._fellows is not None:
-                self._fellows.job_ends(Cause.INTERRUPTED, AT_ONCE, number, None)
-        else:
+        elif self._cause is not Cause.INTERRUPTED:
             orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
             self.end_job(Cause.INTERRUPTED, orders, number=number)
+            self._was_asked = True
+        elif self._is_same_request(number):
+            self._was_asked = True
+        else:
+            self.hurry()
+            if self._fellows is not None:
+                self._fellows.hurry()
 
-    def _is_one_request(self) -> bool:
-        return time.monotonic() - self._ended_at < _ONE_REQUEST_S
+    def _is_same_request(self, number: int) -> bool:
+        """A scheduler tells all launchers of a job; or the job script, which passes it on, and us."""
+        is_at_once = time.monotonic() - self._ended_at < _ONE_REQUEST_S
+        return not self._was_asked or (number == self._signal == signal.SIGTERM and is_at_once)
 
     def _pause(self) -> None:
         """Ctrl-Z: ranks sit in sessions of their own, so the terminal reaches only the launcher."""

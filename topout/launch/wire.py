@@ -195,9 +195,12 @@ class Wire:
     def _settle(self) -> None:
         self._socket.setblocking(False)
         with contextlib.suppress(OSError):
-            # a host that loses power or its cable says nothing; both ends send once a second, and the kernel gives up
-            # a connection on which that stays unacknowledged
+            # a host that loses power or its cable says nothing; the kernel gives up a connection on which what was sent
+            # stays unacknowledged: a message, or where nobody has anything to say, the kernel's own question
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_LOST_AFTER_S * 1000))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(_LOST_AFTER_S / 4))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(_LOST_AFTER_S / 4))
 
 
 def encoded(**content: Any) -> bytes:

@@ -26,11 +26,6 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 core`, `16 cores`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def size(value_bytes: float) -> str:
     """In powers of 1024: `64 MiB`, `23.5 GiB`."""
     value, unit = float(value_bytes), "B"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from topout.preflight.amounts import counted
+from topout.schema.counted import counted
 from topout.schema.hardware import ASSUMED_CPU_HZ, Device, find_row
 
 AMX_BF16_FLOPS_PER_CYCLE = 1024

@@ -18,6 +18,7 @@ from topout.launch.terminal import Terminal
 from topout.preflight.diagnosis import Diagnosis, diagnose, to_json
 from topout.preflight.facts import FACTS_VERSION, FOLDER, Facts
 from topout.preflight.orders import KERNELS_LIMIT_S, QUICK_LIMIT_S, Orders
+from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import RunFolder, write_whole
 from topout.schema.spec import RunSpec
@@ -125,7 +126,7 @@ def _hosts_started(folder: RunFolder) -> list[str]:
 def _no_findings(result: JobResult, names: Sequence[str]) -> TopoutError:
     last = (result.last_words or "no probe wrote anything").strip().splitlines()[-1]
     return TopoutError(
-        f"No findings of {len(names)} host{'' if len(names) == 1 else 's'}.",
+        f"No findings of {counted(len(names), 'host')}.",
         why=last,
         do=f"see {result.folder.path}/logs" if result.folder else "try topout doctor on one host first",
         exit_code=ExitCode.ENVIRONMENT,

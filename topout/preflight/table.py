@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from topout.preflight.check import Check, Verdict, named
 from topout.preflight.diagnosis import Diagnosis
+from topout.schema.counted import counted
 
 _MARKS = {Verdict.FINE: "ok", Verdict.NOT_MEASURED: "–", Verdict.WARNING: "!", Verdict.UNFIT: "UNFIT"}
 _COLOURS = {Verdict.FINE: "32", Verdict.NOT_MEASURED: "2", Verdict.WARNING: "33", Verdict.UNFIT: "1;31"}
@@ -37,7 +38,7 @@ def _headline(diagnosis: Diagnosis, color: bool) -> str:
     names = [facts.host for facts in diagnosis.hosts]
     word = {Verdict.UNFIT: "UNFIT", Verdict.WARNING: "FIT, with warnings"}.get(diagnosis.verdict, "FIT")
     title = _paint(word, _COLOURS[diagnosis.verdict], color)
-    many = f"{len(names)} host{'' if len(names) == 1 else 's'}"
+    many = f"{counted(len(names), 'host')}"
     return f"{title}  {many}: {named(names)} · {summary(diagnosis.checks)} · {diagnosis.duration_s:.0f} s"
 
 

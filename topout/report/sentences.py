@@ -28,6 +28,10 @@ _SERIAL = {
     "checkpoint": "Saving checkpoints holds this job back: {share} of the time goes by while no rank trains.",
 }
 _MIXED = "Computation seems to set the pace: up to {share} of the time goes into the model and what runs before it."
+_HIDDEN = (
+    "Computation seems to set the pace: up to {share} of the time goes into the model, communication that could not be "
+    "told apart included."
+)
 _TITLES = {
     "compute": "computation",
     "memory-bandwidth": "memory bandwidth",
@@ -50,6 +54,8 @@ def verdict_sentence(verdict: Verdict, measures: Measures | None = None) -> str:
     share = figures.share(verdict.share)
     if verdict.name == "compute" and measures is not None and is_forward_mixed(measures.shares):
         return _MIXED.format(share=share)
+    if verdict.name == "compute" and measures is not None and measures.communication.is_hidden:
+        return _HIDDEN.format(share=share)
     if verdict.name == "load-imbalance" and len(verdict.ranks) == 1:
         return f"Rank {verdict.ranks[0]} holds this job back: the others wait for it {share} of the time."
     if verdict.name == "serial-phase" and verdict.phase in _SERIAL:

@@ -13,6 +13,7 @@ from topout.report.figures import ACCEPTABLE_EFFICIENCY, is_low
 from topout.report.figures import ranks as ranks_text
 from topout.report.noise_sentence import CAUTION, noise_sentence
 from topout.schema.analysis import Analysis
+from topout.schema.counted import counted
 from topout.schema.finding import Finding
 from topout.schema.measures import PHASES, Measures, Pop, StepTime, Verdict, Window
 
@@ -115,15 +116,11 @@ def _about_run(analysis: Analysis) -> str:
     parts = [
         analysis.run,
         Path(analysis.script).name,
-        f"{_count(num_ranks, 'rank')} on {_count(seen.num_hosts, 'host')}",
+        f"{counted(num_ranks, 'rank')} on {counted(seen.num_hosts, 'host')}",
         *([seen.device_name] if seen.device_name else []),
         ended,
     ]
     return " · ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _add_verdict(page: _Page, verdict: Verdict | None, measures: Measures) -> None:
@@ -135,7 +132,8 @@ def _add_verdict(page: _Page, verdict: Verdict | None, measures: Measures) -> No
         return
     is_fine = verdict.name == "compute"
     title = page.paint(verdict.name.upper(), _BOLD, _GREEN if is_fine else _RED)
-    at_most = "up to " if is_fine and is_forward_mixed(measures.shares) else ""
+    is_bound = is_forward_mixed(measures.shares) or measures.communication.is_hidden
+    at_most = "up to " if is_fine and is_bound else ""
     share = f"  {at_most}{percent(verdict.share)} of the time"
     page.lines.append(title + share)
     if verdict.runner_up is not None and verdict.runner_up_share is not None:

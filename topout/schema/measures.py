@@ -130,6 +130,8 @@ class Communication:
     """Moving bytes when all have arrived, latency included."""
     is_split_withheld: bool = False
     """Clocks of hosts disagree by more than the effect: wait and transfer are then given as transfer alone."""
+    is_hidden: bool = False
+    """It is part of phases that compute, on devices or in compiled functions: these are then upper bounds."""
     clock_skew_ns: float | None = None
     num_collectives_per_step: float | None = None
     bytes_per_step: float | None = None

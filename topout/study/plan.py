@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.study.curve import check_nodes, own_error
 from topout.study.description import NORMAL_TENTH, Ranged
@@ -274,6 +275,6 @@ def _retuning(choice: Choice, work: Work, run_batch: int | None) -> list[str]:
     else:
         return []
     return [
-        f"At {choice.nodes:,} node{'s'[: choice.nodes != 1]} the batch is {choice.batch:,}; {why}. Learning rate and "
+        f"At {counted(choice.nodes, 'node')} the batch is {choice.batch:,}; {why}. Learning rate and "
         "warm-up must be scaled and tuned again at that size (docs/large-batch.md); the hours hold if they are."
     ]

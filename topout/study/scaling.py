@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import mean, median, stdev
 
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, Measures
 from topout.study.description import NORMAL_TENTH
@@ -95,7 +96,7 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
     """`mode` is found out from the batches where it is left out."""
     usable = [run for run in runs if run.samples_per_s and not run.failed]
     notes = [
-        f"{run.name} ({run.ranks} ranks) {run.failed or 'gave no throughput'} and is left out."
+        f"{run.name} ({counted(run.ranks, 'rank')}) {run.failed or 'gave no throughput'} and is left out."
         for run in runs
         if run not in usable
     ]
@@ -111,7 +112,7 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
         notes.append("Fewer than three runs at a point: its interval says little. --repeats 3")
     threads = {run.ranks: run.measures.environment.threads_per_rank for run in usable}
     if len(set(threads.values()) - {None}) > 1:
-        said = ", ".join(f"{ranks} rank{'s' * (ranks > 1)} {count} each" for ranks, count in sorted(threads.items()))
+        said = ", ".join(f"{counted(ranks, 'rank')} {count} each" for ranks, count in sorted(threads.items()))
         notes.append(f"Threads of a rank: {said}. More ranks share the same cores, so each computes more slowly.")
     notes += [_dip(early, late) for early, late in pairwise(points) if late.samples_per_s < early.samples_per_s]
     notes += [_superlinear(point, first) for point in points if point.efficiency > SUPERLINEAR]
@@ -142,7 +143,7 @@ def _check(runs: Sequence[Observed], mode: str) -> None:
     counts = sorted({run.ranks for run in runs})
     if len(counts) < 2:
         raise TopoutError(
-            f"{len(counts)} number{'s'[: len(counts) != 1]} of ranks is no scaling study.",
+            f"{counted(len(counts), 'number')} of ranks is no scaling study.",
             why="Speed-up is a ratio of two.",
             do="--ranks 1,2,4, or name run folders of several numbers of ranks",
         )
@@ -157,7 +158,7 @@ def _check(runs: Sequence[Observed], mode: str) -> None:
     batches = {(run.ranks, run.batch) for run in runs if run.batch}
     keeps = {ranks * batch if mode == "strong" else batch for ranks, batch in batches}
     if len(keeps) > 1:
-        seen = ", ".join(f"{ranks} ranks of {batch}" for ranks, batch in sorted(batches))
+        seen = ", ".join(f"{counted(ranks, 'rank')} of {batch}" for ranks, batch in sorted(batches))
         raise TopoutError(
             f"The batch does not follow {mode} scaling: {seen}.",
             why="Strong scaling keeps the batch of all ranks, weak scaling that of one.",

@@ -16,6 +16,7 @@ from typing import Any
 
 from topout.analyze.measure import measure_run
 from topout.launch.detect import PART_VARIABLE
+from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import open_run
 from topout.study.scaling import MODES, Observed
@@ -170,8 +171,8 @@ def by_mode(runs: Sequence[Observed], mode: str | None) -> dict[str | None, list
         if run not in strong and run not in weak:
             batch = f"a batch of {run.batch}" if run.batch else "an unknown batch"
             raise TopoutError(
-                f"{run.name} belongs to neither: {run.ranks} ranks with {batch}.",
-                why=f"With {size} on {first} ranks, strong keeps {(size or 0) * first} in all and weak {size} each.",
+                f"{run.name} belongs to neither: {counted(run.ranks, 'rank')} with {batch}.",
+                why=f"With {size} on {counted(first, 'rank')} strong keeps {(size or 0) * first} in all, weak {size}.",
                 do="leave it out; where --batch-arg counts samples of all ranks: --batch-of all",
             )
     return {"strong": strong, "weak": weak}
@@ -183,7 +184,7 @@ def run_point(point: Point, options: Sequence[str], script: Sequence[str], runs:
     if ended.is_refused:
         raise ended.refusal()
     if ended.code != ExitCode.FINE or ended.folder is None:
-        say(f"Note    {point.ranks} ranks failed with {ended.code}: {' | '.join(ended.last_lines)}")
+        say(f"Note    {counted(point.ranks, 'rank')} failed with {ended.code}: {' | '.join(ended.last_lines)}")
         return None
     return seen(ended.folder, point, say)
 
@@ -193,7 +194,7 @@ def seen(folder: Path, point: Point | None, say: Say) -> Observed:
     if found.batch is None and point is not None and point.batch is not None:
         found = replace(found, batch=point.batch)
     rate = f"{found.samples_per_s:,.0f} samples/s" if found.samples_per_s else "no throughput"
-    say(f"{found.ranks:>4} ranks  {rate:>20}  {folder}")
+    say(f"{counted(found.ranks, 'rank'):>10}  {rate:>20}  {folder}")
     return found
 
 

@@ -201,10 +201,22 @@ def submit(submission: Submission) -> tuple[JobFolder, str | None]:
         # whatever else happens, the job may be in line and needs its folder
         shutil.rmtree(job.path, ignore_errors=True)
         raise
-    job.ids_file.write_text(f"{job_id}\n")
+    _keep_number(job, job_id)
     if not submission.evaluation_words or at_the_end:
         return job, None
     return job, _send_evaluation(submission, job, job_id)
+
+
+def _keep_number(job: JobFolder, job_id: str) -> None:
+    try:
+        job.ids_file.write_text(f"{job_id}\n")
+    except OSError as error:
+        raise TopoutError(
+            f"{f'Job {job_id}' if job_id else 'The job'} is submitted, and topout cannot keep its number.",
+            why=f"{job.ids_file}: {error.strerror or error}",
+            do="make room, then ask the scheduler about the job; do not submit it again",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
 
 
 def _send_evaluation(submission: Submission, job: JobFolder, job_id: str) -> str:

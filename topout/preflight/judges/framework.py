@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from topout.preflight.amounts import counted
 from topout.preflight.check import Check, Reading, Verdict, over_hosts, unmeasured
 from topout.preflight.cpu_peak import has_one_fma
 from topout.preflight.facts import Facts, Framework
+from topout.schema.counted import counted
 
 GROUP = "Framework"
 _INSTALL = "pip install torch, in the environment that the job uses"

@@ -6,9 +6,10 @@ Thresholds are where others were bitten, not what any one job needs.
 import ipaddress
 from collections.abc import Callable, Sequence
 
-from topout.preflight.amounts import count, counted, percent, size
+from topout.preflight.amounts import count, percent, size
 from topout.preflight.check import Check, Reading, Verdict, over_hosts
 from topout.preflight.facts import Facts, Limits
+from topout.schema.counted import counted
 
 GROUP = "Limits and settings"
 GIB = 2**30

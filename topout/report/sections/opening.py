@@ -8,14 +8,15 @@ from topout.report.escape import prose, text
 from topout.report.sections.frame import obtained
 from topout.report.sentences import no_verdict_sentence, verdict_sentence, verdict_title
 from topout.schema.analysis import Analysis
+from topout.schema.counted import counted
 from topout.schema.measures import Verdict
 
 
 def masthead(analysis: Analysis, run: dict[str, Any]) -> str:
     environment, launched = analysis.measures.environment, run.get("ranks")
     facts = [
-        _counted(len(launched) if isinstance(launched, list) and launched else environment.num_ranks, "rank"),
-        _counted(environment.num_hosts, "host") + _host_names(run),
+        counted(len(launched) if isinstance(launched, list) and launched else environment.num_ranks, "rank"),
+        counted(environment.num_hosts, "host") + _host_names(run),
         *([text(environment.device_name)] if environment.device_name else []),
         *([text(_when(run["started_at"]))] if isinstance(run.get("started_at"), str) else []),
         *([figures.duration(analysis.duration_s * 1e9)] if analysis.duration_s is not None else []),
@@ -92,10 +93,6 @@ def _where(found: Verdict) -> str:
         share = "" if found.runner_up_share is None else f" ({figures.share(found.runner_up_share)})"
         parts.append(f"runner-up: {text(verdict_title(found.runner_up))}{share}")
     return f'<p class="where">{" <i>·</i> ".join(parts)}</p>'
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _host_names(run: dict[str, Any]) -> str:

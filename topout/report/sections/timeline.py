@@ -16,6 +16,7 @@ from topout.report import figures
 from topout.report.escape import json_block
 from topout.report.sections.frame import obtained, section
 from topout.report.sections.phases import legend
+from topout.schema.counted import counted
 from topout.schema.measures import PHASES, Verdict
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _rows_shown(ranks: list[int], keep_ranks: tuple[int, ...]) -> list[int]:
 
 def _limits(series: "Series", packed: Packed) -> str:
     num_ranks, num_steps = series.duration_ns.shape
-    parts = [f"{num_ranks:,} rank{'' if num_ranks == 1 else 's'} × {num_steps:,} steps."]
+    parts = [f"{counted(num_ranks, 'rank')} × {num_steps:,} steps."]
     if packed.num_ranks_shown < num_ranks:
         parts.append(f"{packed.num_ranks_shown} ranks are shown, evenly chosen, with those the verdict names.")
     if packed.merged_steps > 1:

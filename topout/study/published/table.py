@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from topout.schema.counted import counted
 from topout.study.description import read_job, read_system
 from topout.study.fit import Machine
 
@@ -40,7 +41,7 @@ def machine(job: str, system: str) -> Machine:
 
 def predicted_rows(found: Machine, points: dict[int, float], calibrated: set[int]) -> list[Row]:
     return [
-        Row(what=f"{nodes} node{'s'[: nodes > 1]}", published=published, predicted=found.samples_per_s(nodes),
+        Row(what=f"{counted(nodes, 'node')}", published=published, predicted=found.samples_per_s(nodes),
             is_calibrated=nodes in calibrated)
         for nodes, published in points.items()
     ]  # fmt: skip

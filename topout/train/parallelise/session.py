@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.train.fusion.agreement import gather_numbers
 from topout.train.joining import join
@@ -247,7 +248,7 @@ class Session:
         script = os.path.basename(sys.argv[0])  # noqa: PTH119
         self._tell(
             f"topout: {script} runs data-parallel on {place.world_size} ranks: {self.sharded_line}, "
-            f"{num_tensors} tensors averaged in {num_groups} group{'s' if num_groups != 1 else ''}"
+            f"{num_tensors} tensors averaged in {counted(num_groups, 'group')}"
         )
 
     def _tell(self, text: str) -> None:

@@ -1,0 +1,97 @@
+"""Signals that come before a job has ranks, and those that come twice."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.jobs import ANNOUNCE, await_pid, is_running, start, state, wait_for
+from topout.launch.signals import LauncherSignals
+from topout.launch.stop_agreement import catches
+
+DEAF = "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\n"
+
+
+def task(folder: Path, rank: int, script: str) -> "subprocess.Popen[str]":
+    """One of two, as MPICH's mpirun starts them."""
+    local = {"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"}
+    return start(folder, script, PMI_RANK=str(rank), PMI_SIZE="2", **local)
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """The first task of a job whose second has not come yet."""
+    first = task(tmp_path, 0, ANNOUNCE)
+    assert wait_for(lambda: catches(first.pid, signal.SIGTERM))
+    yield first
+    first.kill()
+    first.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_launcher_that_waits_for_others_ends_as_the_signal_says(waiting, number, code):
+    waiting.send_signal(number)
+    _, err = waiting.communicate(timeout=20)
+    assert waiting.returncode == code
+    assert "Traceback" not in err
+
+
+def test_neither_a_warning_nor_ctrl_z_ends_a_launcher_that_waits(waiting, tmp_path):
+    waiting.send_signal(signal.SIGUSR1)
+    waiting.send_signal(signal.SIGTSTP)
+    assert wait_for(lambda: state(waiting.pid) == "T")
+    waiting.send_signal(signal.SIGCONT)
+    second = task(tmp_path, 1, ANNOUNCE)
+    assert second.communicate(timeout=30) is not None
+    waiting.communicate(timeout=30)
+    assert (waiting.returncode, second.returncode) == (0, 0)
+
+
+def test_a_warning_is_kept_for_the_ranks():
+    with LauncherSignals() as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.end_asked() is None
+        assert signals.taken() == [signal.SIGUSR1]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.end_asked() == signal.SIGTERM
+
+
+@pytest.mark.parametrize("asked", [0, 1], ids=["the first", "another"])
+def test_a_second_ctrl_c_ends_the_ranks_of_all_launchers_at_once(tmp_path, asked):
+    tasks = [task(tmp_path, rank, DEAF + ANNOUNCE + "time.sleep(60)") for rank in range(2)]
+    try:
+        pids = [await_pid(tmp_path, rank) for rank in range(2)]
+        tasks[asked].send_signal(signal.SIGINT)
+        time.sleep(1)
+        assert all(map(is_running, pids))
+        tasks[asked].send_signal(signal.SIGINT)
+        # with patience it would be four seconds
+        assert wait_for(lambda: not any(map(is_running, pids)), 3)
+        for one in tasks:
+            one.communicate(timeout=20)
+    finally:
+        for one in tasks:
+            one.kill()
+
+
+def test_one_ctrl_c_that_reaches_all_launchers_is_one_request(tmp_path):
+    """Ranks take a while to leave, and are left to."""
+    leaving = (
+        "import signal, sys; signal.signal(2, lambda *_: (time.sleep(1), open('left', 'a').write('x'), sys.exit(3)))\n"
+    )
+    tasks = [task(tmp_path, rank, leaving + ANNOUNCE + "time.sleep(60)") for rank in range(2)]
+    try:
+        for rank in range(2):
+            await_pid(tmp_path, rank)
+        tasks[0].send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        tasks[1].send_signal(signal.SIGINT)
+        for one in tasks:
+            one.communicate(timeout=20)
+        assert (tmp_path / "left").read_text() == "xx"
+    finally:
+        for one in tasks:
+            one.kill()
