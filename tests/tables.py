@@ -35,6 +35,9 @@ class StepPlan:
     backward: int = 0
     optimizer: int = 0
     samples: int = 1
+    """Of a batch."""
+    batches: int = 1
+    """How many add up to the step, each with an equal part of the nanoseconds; the last alone sends."""
     backward_cpu: int = NOT_GIVEN
 
 
@@ -139,15 +142,20 @@ def _until_arrival(rows: Rows, plan: Plan, today: StepPlan, start_ns: int, step:
     if today.checkpoint:
         rows.add(Kind.CHECKPOINT, at, today.checkpoint)
     at += today.checkpoint
-    rows.add(Kind.INPUT, at, today.input, value=today.samples, ref=TRAINING_LOADER)
-    at += today.input
-    if today.copy:
-        rows.add(Kind.COPY, at, today.copy, value=1024)
-    at += today.copy + today.forward
-    arrival = at + today.backward
+    backward = today.backward // today.batches
+    for batch in range(today.batches):
+        rows.add(Kind.INPUT, at, today.input // today.batches, value=today.samples, ref=TRAINING_LOADER)
+        at += today.input // today.batches
+        if today.copy:
+            rows.add(Kind.COPY, at, today.copy // today.batches, value=1024)
+        at += (today.copy + today.forward) // today.batches
+        if batch < today.batches - 1:
+            rows.add(Kind.BACKWARD, at, backward, value=today.backward_cpu, ref=0)
+            at += backward
+    arrival = at + backward
     for bucket in range(plan.num_buckets):
         sequence = step * plan.num_buckets + bucket
-        early = (plan.num_buckets - 1 - bucket) * (today.backward // (2 * plan.num_buckets))
+        early = (plan.num_buckets - 1 - bucket) * (backward // (2 * plan.num_buckets))
         rows.add(Kind.ARRIVAL, arrival - early, name="all_reduce", value=plan.bucket_bytes, ref=sequence)
     return at, arrival
 

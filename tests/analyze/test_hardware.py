@@ -54,7 +54,16 @@ def test_an_unknown_device_has_no_peak() -> None:
     assert find_device("Matrox Millennium") is None
 
 
-@pytest.mark.parametrize("name", ["NVIDIA RTX A1000", "NVIDIA L400", "AMD EPYC 9654 96-Core Processor"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA RTX A1000",
+        "NVIDIA L400",
+        "AMD EPYC 9654 96-Core Processor",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb",
+    ],
+)
 def test_a_name_that_only_contains_a_known_one_is_another_device(name: str) -> None:
     assert find_device(name) is None
 

@@ -222,20 +222,6 @@ def test_series_hold_what_the_measures_reduce(tmp_path: Path) -> None:
     assert series.counters[2]["resident_bytes"][1].tolist() == [5, 7]
 
 
-def test_spans_of_the_script_are_in_the_series(tmp_path: Path) -> None:
-    folder = _empty(tmp_path / "run")
-    rows = Rows()
-    for step in range(3):
-        rows.add(Kind.STEP, START_NS + 100 * step, 100, ref=step)
-    rows.add(Kind.SPAN, START_NS + 120, 30, name="augment")
-    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01"})))
-    series = load_series(folder)
-    assert series is not None
-    assert [(span.rank, span.name, span.start_ns, span.duration_ns) for span in series.spans] == [
-        (0, "augment", 20, 30)
-    ]
-
-
 def test_a_folder_without_steps_has_no_series(tmp_path: Path) -> None:
     assert load_series(_empty(tmp_path / "run")) is None
 

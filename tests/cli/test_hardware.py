@@ -77,3 +77,9 @@ def test_the_page_shows_the_table_as_it_is():
     page = (REPOSITORY / "docs/hardware.md").read_text()
     shown = page.partition("```\n")[2].partition("\n```")[0]
     assert shown == listing(devices(), 110)
+
+
+def test_a_name_and_a_run_are_not_both_asked_for(run_topout):
+    done = run_topout(["hardware", "H200", "--for", "topout-runs/one"])
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "H200 and --for topout-runs/one exclude each other."

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from topout.cli.run_options import FLAGS, OPTIONS, delimit_script, read_quickly
+from topout.cli.training import spec_from
+from topout.schema.errors import TopoutError
 
 
 @pytest.mark.parametrize(
@@ -174,3 +176,37 @@ def test_the_launcher_never_imports_torch():
     listed = "import sys, topout.cli.run, topout.cli.watch, topout.launch.job; print('torch' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
     assert answer.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--no-record --profile 20-29", "--profile is of no use where nothing is recorded."),
+        ("--no-record --filter a*", "--filter is of no use where nothing is recorded."),
+        ("--bind numa --no-bind", "--bind numa and --no-bind exclude each other."),
+        ("--no-bind --bind numa,report", "--bind numa,report and --no-bind exclude each other."),
+    ],
+)
+def test_options_that_would_not_be_used_together_are_refused(words, problem, run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    for verb in (["run"], ["submit", "--dry-run", "--nodes", "1", "--time", "1h", "--scheduler", "slurm"]):
+        done = run_topout([*verb, *words.split(), "train.py"])
+        assert (done.code, done.stderr.splitlines()[0]) == (2, problem)
+        assert len(done.stderr.splitlines()) == 3
+    assert not (tmp_path / "topout-runs").exists()
+
+
+def test_what_a_file_says_of_profiles_waits_for_a_run_that_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "topout.toml").write_text('[run]\nprofile = "20-29"\n')
+    assert not spec_from({"record": False}).record
+    (tmp_path / "topout.toml").write_text("[run]\nrecord = false\n")
+    with pytest.raises(TopoutError, match="--profile is of no use") as caught:
+        spec_from({"profile": "20-29"})
+    assert caught.value.why == "record = false says so (topout.toml:2)"
+    assert spec_from({"profile": "20-29", "record": True}).profile == (20, 29)
+
+
+def test_to_see_who_would_be_where_without_binding_is_no_contradiction():
+    assert spec_from({"bind": "report", "no_bind": True}).bind == "none"
+    assert spec_from({"bind": "none", "no_bind": True}).bind == "none"

@@ -1,5 +1,7 @@
 """`topout scale` as typed: whose option is whose, and what an error says to do is about the verb that was typed."""
 
+import os
+
 import pytest
 
 from tests.submit.test_job_script import program
@@ -41,6 +43,26 @@ def test_every_option_without_a_value_is_known_as_such():
     arguments = app["scale"].assemble_argument_collection()
     without_value = {name for argument in arguments if argument.hint is bool for name in argument.names}
     assert without_value == FLAGS - {"-h", "--help", "--version"}
+
+
+@pytest.mark.parametrize("argument", ["x" * 300, "closed/inside"])
+def test_arguments_of_the_script_are_not_looked_at_as_paths(tmp_path, capsys, monkeypatch, argument):
+    def refused(path, *rest, **options):
+        """As the kernel does for anybody but root, who runs these tests in places."""
+        if "closed" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *rest, **options)
+
+    real = os.stat
+    monkeypatch.setattr(os, "stat", refused)
+    (tmp_path / "topout.toml").write_text('[site]\nscheduler = "slurm"\n')
+    assert call([*WORDS, "--time", "1h", "train.py", argument]) == 0
+    assert argument in capsys.readouterr().out
+
+
+def test_a_word_that_is_too_long_for_a_path_is_no_run_folder(capsys):
+    assert call(["scale", "x" * 300]) == 2
+    assert f"There is no {'x' * 300}." in capsys.readouterr().err
 
 
 def test_two_schedulers_are_told_apart_by_a_file_since_scale_has_no_option_for_it(tmp_path, capsys):

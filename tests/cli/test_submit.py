@@ -2,15 +2,17 @@
 
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import REPOSITORY
 from tests.submit.test_job_script import program
 from topout.cli import run_options
+from topout.cli import submit as submit_verb
 from topout.cli.submit import FLAGS, OPTIONS, arrange
 from topout.schema.errors import TopoutError
-from topout.submit.site import KINDS
+from topout.submit.site import KINDS, Site
 
 HIDDEN = {"--run-option", *run_options.ASKING, *run_options.OPTIONS}
 
@@ -203,6 +205,15 @@ def test_a_rehearsal_that_fails_is_not_submitted(run_topout, site, tmp_path):
     ]
     assert not (tmp_path / "submitted.sh").exists()
     assert not (tmp_path / "topout-runs").exists()
+
+
+def test_a_rehearsal_gets_what_decides_whether_the_script_runs(monkeypatch, tmp_path):
+    rehearsed = []
+    monkeypatch.setattr(submit_verb, "rehearse_job", lambda site, folder, words, *_, **__: rehearsed.extend(words))
+    asked = ("--packs", "a.pack", "--steps", "9", "--ddp", "--no-onednn-backward", "--packs", "b.pack")
+    planned = SimpleNamespace(site=Site(venv="/v"), folder=tmp_path, script_words=("t.py",), ranks_per_node=1, nodes=1)
+    submit_verb._rehearse(planned, asked)
+    assert rehearsed == "topout run --packs a.pack --ddp --no-onednn-backward --packs b.pack".split()
 
 
 def test_a_rehearsal_uses_the_jobs_environment(run_topout, site, tmp_path):

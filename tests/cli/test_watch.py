@@ -2,6 +2,8 @@
 
 import io
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,6 +11,7 @@ from rich.console import Console
 from topout.cli.live import BlockTail, LiveRank, LiveRun, Watcher
 from topout.cli.watch import pane, summary
 from topout.record.writer import EventWriter
+from topout.schema.block import MAGIC, BlockType, seal
 from topout.schema.event import NOT_GIVEN, Kind, pack_code
 from topout.schema.run_folder import RunFolder
 
@@ -68,6 +71,66 @@ def test_a_block_written_in_two_halves_is_read_when_it_is_whole(tmp_path):
     (rows,) = tail.rows()
     assert rows.shape == (5, 8)
     assert tail.rows() == []
+
+
+def write_long(folder: RunFolder, num_blocks: int = 1000) -> int:
+    """Steps of 100 ms, 25 of them a block, with names at both ends; how many bytes there are."""
+    events = EventWriter(folder.events(0), pytest.fail)
+    counters = EventWriter(folder.counters(0), pytest.fail)
+    for block in range(num_blocks):
+        write_steps(events, 25 * block, 25 * block + 24)
+        for name in ("resident_bytes", "worker_resident_bytes"):
+            counters.append(pack_code(Kind.COUNTER, counters.name_id(name)), block, 0, 100 + block, NOT_GIVEN)
+        counters.flush()
+    return folder.events(0).stat().st_size
+
+
+def bytes_read() -> int:
+    return int(Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])
+
+
+def test_of_a_long_recording_the_beginning_and_the_end_are_read(folder):
+    num_bytes = write_long(folder)
+    assert num_bytes > 1_900_000
+    before = bytes_read()
+    tail = BlockTail(folder.events(0))
+    rows = tail.rows()
+    assert bytes_read() - before < num_bytes * 0.65
+    assert (len(rows), rows[-1][4, -1], rows[0][4, -1]) == (40, 24_999, 23_999 + 25)
+    # what is appended later is followed from there
+    with open(folder.events(0), "ab") as file:
+        file.write(seal(BlockType.FACTS, b'{"ended": true}'))
+    assert (tail.rows(), tail.facts) == ([], {"ended": True})
+
+
+def test_a_long_recording_shows_what_reading_all_of_it_shows(folder, monkeypatch):
+    write_long(folder)
+    shown = Watcher(folder.path).look().ranks[0]
+    monkeypatch.setattr("topout.cli.live._END_BYTES", 1 << 30)
+    whole = Watcher(folder.path).look().ranks[0]
+    assert replace(shown, silent_s=None) == replace(whole, silent_s=None)
+    assert (shown.step, shown.step_ns, shown.input_share, shown.memory_bytes) == (24_999, 100 * MS, 0.25, 2 * 1099)
+
+
+def test_a_word_that_looks_like_the_beginning_of_a_block_is_none(folder):
+    events = EventWriter(folder.events(0), pytest.fail)
+    magic = int.from_bytes(MAGIC, "little")
+    for step in range(40_000):
+        # an empty block's header, were it not inside another's rows
+        events.append(pack_code(Kind.STEP), step * 100 * MS, magic, 0, step)
+        if step % 100 == 99:
+            events.flush()
+    (*_, newest) = BlockTail(folder.events(0)).rows()
+    assert newest[4].tolist() == list(range(39_900, 40_000))
+
+
+def test_a_long_recording_whose_end_holds_no_whole_block_is_read_from_its_beginning(folder):
+    num_bytes = write_long(folder)
+    with open(folder.events(0), "ab") as file:
+        file.write(seal(BlockType.ROWS, bytes(5 * 8 * 20_000))[:-1])
+    tail = BlockTail(folder.events(0))
+    assert tail.rows()[-1][4, -1] == 24_999
+    assert folder.events(0).stat().st_size > num_bytes + 512 * 1024
 
 
 def many(num_ranks: int) -> LiveRun:

@@ -1,10 +1,14 @@
 """The native pipeline makes the batches that its Python twin makes, whatever the images are."""
 
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from tests.feed.image_packs import write_images
 from tests.native.test_jpeg import encoded, picture
 from topout.feed.augment import IMAGENET_MEAN, IMAGENET_STD, Normalize, RandomResizedCrop, eval_images, train_images
 from topout.feed.loader import Loader
@@ -107,6 +111,58 @@ def test_a_flipped_byte_in_a_jpeg_stops_or_is_skipped(tmp_path, monkeypatch):
         assert loader.counters()["skipped"] == 1
 
 
+CUT = """
+import os, sys
+from topout.feed.augment import train_images
+from topout.feed.loader import Loader
+
+path = sys.argv[1]
+shard = os.path.join(path, "shard-00000.bin")
+with Loader(path, 8, transform=train_images(32), on_damage="skip", shuffle=False, last="exact") as loader:
+    assert [int(label) for _, batch in loader for label in batch] == list(range(32))
+    loader.packs.packs[0].sample(0)
+    os.truncate(shard, int(loader.packs.packs[0].index["offset"][16]))
+    labels = [int(label) for _, batch in loader for label in batch]
+    # the next that are whole come in their place, from the beginning again
+    assert labels[:16] == list(range(16)) and set(labels[16:]) == {0}, labels
+"""
+
+
+@pytest.mark.parametrize("pipeline", ["native", "python"])
+def test_a_shard_that_is_cut_short_while_it_is_read_is_skipped(tmp_path, pipeline):
+    path = tmp_path / "images"
+    with PackWriter(path, fields=[Field(name="image", kind="jpeg"), Field(name="label", kind="int")]) as writer:
+        for number in range(32):
+            writer.add(f"{number}.jpg", {"image": encoded(picture(256, 192, number)), "label": number})
+    environment = {**os.environ, "TOPOUT_FEED_PIPELINE": pipeline}
+    if pipeline == "native":
+        del environment["TOPOUT_FEED_PIPELINE"]
+    done = subprocess.run(
+        [sys.executable, "-c", CUT, path], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+LIMITED = """
+import resource, sys
+from topout.feed.augment import train_images
+from topout.feed.loader import Loader
+
+with Loader(sys.argv[1], 8, transform=train_images(32)) as loader:
+    list(loader)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+with Loader(sys.argv[2], 8, transform=train_images(32), last="exact") as loader:
+    assert sum(len(labels) for _, labels in loader) == 80
+"""
+
+
+def test_more_shards_than_files_may_be_open_are_no_obstacle(tmp_path):
+    few, many = write_images(tmp_path / "few", 8), write_images(tmp_path / "many", 80, shard_bytes=1)
+    assert len(list(many.glob("shard-*.bin"))) == 80
+    done = subprocess.run([sys.executable, "-c", LIMITED, few, many], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_image_that_no_decoder_takes_is_named(tmp_path, monkeypatch):
     path = tmp_path / "images"
     file = io.BytesIO(encoded(picture(64, 48, 1)))
@@ -115,3 +171,18 @@ def test_an_image_that_no_decoder_takes_is_named(tmp_path, monkeypatch):
         writer.add("cut.jpg", {"image": file.getvalue()[:300], "label": 1})
     with pytest.raises(Exception, match=r"cut\.jpg"):
         batches(path, monkeypatch, "native", transform=train_images(32), shuffle=False)
+
+
+def test_a_closed_loader_keeps_no_shard_open(pack):
+    """Although somebody holds its iterator: a folder with open files cannot be removed everywhere."""
+    loader = Loader(pack, 4, seed=1, transform=train_images(16))
+    iterator = iter(loader)
+    next(iterator)
+    assert open_below(pack)
+    loader.close()
+    assert open_below(pack) == []
+
+
+def open_below(path):
+    links = [os.path.realpath(entry.path) for entry in os.scandir("/proc/self/fd")]
+    return [link for link in links if link.startswith(f"{os.path.realpath(path)}/") and "shard" in link]

@@ -136,7 +136,7 @@ def test_hip_numbers_what_rocr_left_over():
     assert names(visible_gpus(GPUS, {"ROCR_VISIBLE_DEVICES": "2"})) == "ABC"
 
 
-def test_a_mig_device_belongs_to_its_gpu():
+def test_a_mig_device_belongs_to_its_gpu_and_is_all_that_a_process_sees():
     listing = (
         "GPU 0: NVIDIA H200 (UUID: GPU-aaa)\n"
         "GPU 1: NVIDIA A30 (UUID: GPU-bbb)\n"
@@ -145,10 +145,16 @@ def test_a_mig_device_belongs_to_its_gpu():
     )
     listed = parse_listing(listing)
     assert [(gpu.name, gpu.parts) for gpu in listed] == [("NVIDIA H200", ()), ("NVIDIA A30", ("MIG-111", "MIG-222"))]
-    assert [gpu.name for gpu in visible_gpus(listed, {"CUDA_VISIBLE_DEVICES": "MIG-222,MIG-GPU-aaa/1/0"})] == [
-        "NVIDIA A30",
-        "NVIDIA H200",
-    ]
+    for visible, expected in {
+        "MIG-222,MIG-111": ["NVIDIA A30"],
+        "MIG-GPU-aaa/1/0,MIG-222": ["NVIDIA H200"],
+        "MIG-elsewhere": ["NVIDIA H200"],
+        "0": ["NVIDIA H200"],
+        "0,1": ["NVIDIA A30"],
+        "": [],
+    }.items():
+        assert [gpu.name for gpu in visible_gpus(listed, {"CUDA_VISIBLE_DEVICES": visible})] == expected
+    assert [gpu.name for gpu in visible_gpus(listed, {})] == ["NVIDIA A30"]
 
 
 def test_nvidia_smi_is_run_only_where_there_is_a_driver(tmp_path, monkeypatch):

@@ -193,6 +193,7 @@ def slurm_with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]
 def test_an_agent_gets_all_gpus_and_cores_that_the_job_has_on_its_host(
     slurm_with_gpus: Slurm, start: str, options: list[str]
 ) -> None:
-    said = job(slurm_with_gpus, f"{start} 2\n", *options)
+    # as many sites tell users to set it, for steps of one task a rank
+    said = job(slurm_with_gpus, f"export SRUN_CPUS_PER_TASK=1\n{start} 2\n", *options)
     cores = " ".join(map(str, slurm_with_gpus.nodes[0].cores))
     assert sorted(said.splitlines()) == [f"n1 0 {cores} gpus 0,1 passed", f"n2 1 {cores} gpus 0,1 passed"]

@@ -44,6 +44,14 @@ def test_threads_follow_the_binding_unless_the_user_set_them():
     assert environment(OMP_NUM_THREADS="7")["OMP_NUM_THREADS"] == "7"
 
 
+def test_threads_that_pbs_set_by_itself_are_not_the_users():
+    of_pbs = {"PBS_JOBID": "1.s", "NCPUS": "32"}
+    assert environment(**of_pbs, OMP_NUM_THREADS="32")["OMP_NUM_THREADS"] == "3"
+    assert environment(**of_pbs, OMP_NUM_THREADS="8")["OMP_NUM_THREADS"] == "8"
+    assert environment(PBS_JOBID="1.s", OMP_NUM_THREADS="32")["OMP_NUM_THREADS"] == "32", "after unset NCPUS"
+    assert environment(NCPUS="32", OMP_NUM_THREADS="32")["OMP_NUM_THREADS"] == "32"
+
+
 def test_no_binding_of_openmp_threads_since_loader_workers_would_inherit_one_core():
     assert not {"OMP_PROC_BIND", "OMP_PLACES"} & set(environment())
 

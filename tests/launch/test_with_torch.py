@@ -47,3 +47,4 @@ def test_a_script_for_one_device_is_stopped_and_explained(launch):
     assert last_words[0] == "2 ranks were started, but the script trains on one device."
     assert last_words[1].startswith("  why  nothing joins the ranks")
     assert "-n 1" in last_words[2]
+    assert "Next " not in ended.stderr, "there is nothing to explain but that"

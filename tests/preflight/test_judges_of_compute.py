@@ -6,7 +6,7 @@ import pytest
 
 from tests.preflight.samples import FRAMEWORK, built, facts, kernel, named_check
 from topout.preflight.check import Verdict
-from topout.preflight.cpu_peak import cpu_peak, has_one_fma
+from topout.preflight.cpu_peak import cpu_peak, flops_per_cycle, has_one_fma
 from topout.preflight.facts import BACKWARD, BY_ONEDNN, SMALL_PRODUCT, WITHOUT_ONEDNN
 from topout.preflight.judges.framework import is_built_for, judge_framework
 from topout.preflight.judges.kernels import judge_kernels, roof_of
@@ -123,6 +123,32 @@ def test_an_unknown_processors_peak_is_assumed_and_says_how() -> None:
     assert cpu_peak("Some CPU", 1, 1, 2e9, ("avx512f", "amx_bf16")).bf16_flops_per_s == 2e9 * 1024
 
 
+@pytest.mark.parametrize(
+    ("model", "flags", "per_cycle"),
+    [
+        ("AMD EPYC 9354 32-Core Processor", ("avx2", "fma", "avx512f"), 32),
+        ("AMD EPYC 9R14 96-Core Processor", ("avx2", "fma", "avx512f"), 32),
+        ("AMD EPYC 9V33X 96-Core Processor", ("avx2", "fma", "avx512f"), 32),
+        ("AMD EPYC 8324P 32-Core Processor", ("avx2", "fma", "avx512f"), 32),
+        ("AMD EPYC 4564P 16-Core Processor", ("avx2", "fma", "avx512f"), 32),
+        ("AMD Instinct MI300A Accelerator", ("avx2", "fma", "avx512f"), 32),
+        ("AMD EPYC 9575F 64-Core Processor", ("avx2", "fma", "avx512f"), 64),
+        ("AMD EPYC 4565P 16-Core Processor", ("avx2", "fma", "avx512f"), 64),
+        ("AMD EPYC 9R45 96-Core Processor", ("avx2", "fma", "avx512f"), 64),
+        ("Intel(R) Xeon(R) Gold 6448Y", ("avx2", "fma", "avx512f"), 64),
+        ("Neoverse N1", ("fp", "asimd"), 16),
+        ("Neoverse-N1", ("fp", "asimd"), 16),
+        ("Neoverse N2", ("fp", "asimd", "sve"), 16),
+        ("Kunpeng 920", ("fp", "asimd"), 16),
+        ("Ampere-1", ("fp", "asimd"), 16),
+        ("Neoverse V1", ("fp", "asimd", "sve"), 32),
+        ("Neoverse V2", ("fp", "asimd", "sve"), 32),
+    ],
+)
+def test_cores_differ_in_what_they_do_in_a_cycle(model: str, flags: tuple[str, ...], per_cycle: int) -> None:
+    assert flops_per_cycle(model, flags)[0] == per_cycle
+
+
 def test_a_known_processors_peak_is_its_share_of_the_table() -> None:
     peak = cpu_peak("AMD EPYC 7601 32-Core Processor", 16, 1, 2.2e9, ("avx2", "fma"))
     assert peak.fp32_flops_per_s == pytest.approx(0.7e12)
@@ -180,8 +206,9 @@ def test_single_precision_on_a_gpu_is_compared_with_vectors_not_with_tensor_core
     assert "66.9 TFLOP/s" in named_check(judge_kernels([host], sweeps=False), "matrix product float32").expectation
 
 
-def test_a_device_that_is_not_in_the_table_is_not_judged() -> None:
-    check = named_check(judge_kernels([facts(kernels=(kernel(device="Matrox"),))], sweeps=False), "matrix product")
+@pytest.mark.parametrize("device", ["Matrox", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"])
+def test_a_device_that_is_not_in_the_table_is_not_judged(device: str) -> None:
+    check = named_check(judge_kernels([facts(kernels=(kernel(device=device),))], sweeps=False), "matrix product")
     assert (check.verdict, check.expectation) == (Verdict.FINE, "not in the hardware table")
 
 

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+import torch
 
 from tests.preflight.company import start_company
 from topout.preflight.facts import FOLDER, Facts
@@ -16,6 +18,7 @@ from topout.preflight.orders import Orders
 from topout.preflight.probes.framework import kernel_in
 from topout.preflight.probes.imports import container_name, time_import
 from topout.preflight.probes.instruction_sets import compare_instruction_sets
+from topout.preflight.probes.kernels import Bench
 from topout.preflight.probes.limits import _own_address, chosen, read_limits
 from topout.preflight.probes.machine import read_clock_hz, read_flags, read_versions
 
@@ -27,6 +30,36 @@ machine.read_versions = lambda: {k: v for k, v in versions().items() if k != "to
 imports._PROGRAM = imports._PROGRAM.replace('attempt("torch")', "(None, None)")
 """
 LEAVE = "\nsys.exit(host.main(sys.argv[1:]))\n"
+
+
+class TorchOfAmd:
+    """torch for ROCm on a GPU, played by the CPU; with `has_tf32` it keeps 10 bits of operands where "high" allows."""
+
+    def __init__(self, *, has_tf32: bool) -> None:
+        self.version = SimpleNamespace(hip="6.4")
+        self.cuda = SimpleNamespace(get_device_name=lambda: "AMD Instinct MI300X")
+        self._has_tf32, self._precision = has_tf32, "highest"
+
+    def get_float32_matmul_precision(self) -> str:
+        return self._precision
+
+    def set_float32_matmul_precision(self, wanted: str) -> None:
+        self._precision = wanted
+
+    def randn(self, *shape: int, device: str) -> torch.Tensor:
+        return torch.randn(*shape)
+
+    def mm(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        if self._has_tf32 and self._precision == "high" and first.dtype is torch.float32:
+            first, second = ((each.view(torch.int32) & ~0x1FFF).view(torch.float32) for each in (first, second))
+        return first @ second
+
+
+@pytest.mark.parametrize("has_tf32", [False, True])
+def test_tf32_is_measured_on_a_gpu_of_amd_only_where_products_use_it(has_tf32: bool) -> None:
+    of_amd = TorchOfAmd(has_tf32=has_tf32)
+    assert ("tf32" in Bench(of_amd, "cuda").dtypes()) == has_tf32
+    assert of_amd.get_float32_matmul_precision() == "highest", "as it was"
 
 
 def findings(folder: Path, number: int = 0) -> Facts:

@@ -5,7 +5,8 @@ One rank in eight reads slowly; every hundredth step saves a checkpoint; all ran
 
 import numpy as np
 
-from topout.analyze.series import Series, UserSpan
+from topout.analyze.marks import NamedSpans
+from topout.analyze.series import Series
 from topout.schema.analysis import Analysis
 from topout.schema.finding import Finding
 from topout.schema.measures import (
@@ -50,8 +51,7 @@ def make_series(num_ranks: int, num_steps: int, *, ranks_per_host: int = 4, span
         tail_ns=np.zeros(num_ranks, dtype=np.int64),
         counters=[_counters(rank, int(start_ns.max() / 1e9) + 2) for rank in range(num_ranks)],
         spans=[
-            UserSpan(rank=rank, name=span_name, start_ns=int(start_ns[rank, 0]), duration_ns=(4 + rank) * MS)
-            for rank in range(min(num_ranks, 4))
+            NamedSpans(name=span_name, num_spans=4, num_ranks=min(num_ranks, 4), total_ns=22 * MS, longest_ns=7 * MS)
         ],
     )
 

@@ -43,7 +43,9 @@ def bent_scaling(mode: str = "strong", notes: tuple[str, ...] = ("A note about `
         scaling_point(8, 3000, input=0.5, forward=2.4, backward=4.9, wait=0.9, transfer=3.9, **always),
     ]
     forecasts = {name: {16: 3300.0, 32: 3400.0} for name in ("constant efficiency", "Amdahl", "USL", "PMNF")}
-    return Scaling(mode=mode, points=points, bends="computation", knee=4, forecasts=forecasts, notes=list(notes))
+    return Scaling(
+        mode=mode, points=points, bends="evaluation and saving", knee=4, forecasts=forecasts, notes=list(notes)
+    )
 
 
 def scaled(*studies: Scaling, title: str = "train.py") -> StudyPage:

@@ -13,11 +13,13 @@ from tests.tables import StepPlan, build_run
 from topout.analyze.series import Series
 from topout.report import figures, html
 from topout.report.figures import is_low
+from topout.report.sections.counters import PANELS
 from topout.report.sections.efficiency import efficiency
 from topout.report.sections.opening import key_figures
 from topout.report.sections.timeline import MOST_CELLS, pack
 from topout.report.sentences import verdict_sentence
 from topout.schema.analysis import Analysis
+from topout.schema.event import CUMULATIVE_COUNTERS
 from topout.schema.measures import PHASES, VERDICTS, Device, Measures, Verdict
 from topout.schema.run_folder import RunFolder
 
@@ -241,6 +243,26 @@ def test_counters_are_named_scaled_and_drawn_once_a_host(usual: str):
     assert "At zero throughout: Written to storage" in text
     network = usual[usual.index("Network of host, received") :]
     assert network[: network.index("</figure>")].count('class="line') == 1
+
+
+def test_every_counter_of_topouts_own_has_a_title_and_a_unit():
+    shown = [name for name in CUMULATIVE_COUNTERS if not name.startswith("input_samples_")]
+    assert [name for name in shown if name not in PANELS] == []
+
+
+def test_what_a_loader_counts_is_shown_a_second_and_its_waiting_as_a_share():
+    times_s = np.arange(4.0)
+    rates = {"feed_samples": 3861.0, "feed_bytes": 123e6, "feed_wait_ns": 0.95e9, "feed_queue_depth": 3.0}
+    counters = [{name: (times_s, np.full(4, value)) for name, value in rates.items()}]
+    text = Outline(html.render(make_analysis(make_series(1, 2)), replace(two_steps(), counters=counters), {})).text
+    for title in (
+        "Samples from the loader 3,861/s",
+        "Bytes from the loader 117 MiB/s",
+        "Waiting for the loader 95 %",
+        "Batches ready in the loader 3",
+    ):
+        assert title in text
+    assert "feed_" not in text
 
 
 @pytest.mark.parametrize(

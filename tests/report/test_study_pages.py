@@ -16,6 +16,7 @@ from topout.report.axes import Axis, Chart, Line, Stop, draw
 from topout.report.shell import asset
 from topout.report.stacks import Column, Stacks, draw_stacks
 from topout.report.study_page import StudyPage, render
+from topout.study.scaling import _what_bends
 
 
 def simulation(**changed: object) -> Simulation:
@@ -55,8 +56,12 @@ def test_a_scaling_study_says_first_what_bends_the_curve_and_what_to_do():
 def test_without_a_serial_part_what_bends_is_the_factor_the_study_found():
     found = bent_scaling()
     points = [replace(p, phases_s={k: v for k, v in p.phases_s.items() if k != "evaluation"}) for p in found.points]
-    text = Outline(render(scaled(replace(found, points=points)))).text
+    text = Outline(render(scaled(replace(found, points=points, bends="computation")))).text
     assert "Computing itself becomes slower: " in text
+    text = Outline(render(scaled(replace(found, points=points, bends="input")))).text
+    assert "Input bends the curve: " in text and "docs/feed.md" in text
+    text = Outline(render(scaled(replace(found, points=points, bends="communication efficiency")))).text
+    assert "overlap are in docs/step.md, compression in docs/compression.md" in text
     text = Outline(render(scaled(replace(found, points=points, bends="load balance")))).text
     assert "Uneven ranks bend the curve: " in text
     text = Outline(render(scaled(replace(found, points=points, bends=None, knee=None)))).text
@@ -64,7 +69,7 @@ def test_without_a_serial_part_what_bends_is_the_factor_the_study_found():
     points = [replace(point, communication_efficiency=None) for point in points]
     unseen = replace(found, points=points, bends=None)
     assert "What bends the curve was not seen: " in Outline(render(scaled(unseen))).text
-    assert "What bends it   not known: communication was not seen" in scale_text(unseen, {}, 200)
+    assert "What bends it   not known: communication was not seen" in scale_text(unseen, {})
 
 
 def test_the_page_of_a_study_has_the_numbers_of_its_text_tables():
@@ -72,6 +77,20 @@ def test_the_page_of_a_study_has_the_numbers_of_its_text_tables():
     # ranks, batch, samples/s, interval, speed-up, efficiency, step, runs
     assert "4 16 2,560.0 2,457.6 to 2,662.4 2.56 0.64 26.6 3" in text
     assert "3.00\u202fGiB" in render(scaled(bent_scaling()))
+
+
+def test_a_speed_up_is_of_as_many_as_there_are_ranks_whatever_the_fewest_were():
+    found = bent_scaling()
+    assert "3.00 of 8 that are possible" in Outline(render(scaled(found))).text
+    text = Outline(render(scaled(replace(found, points=found.points[1:], forecasts={})))).text
+    assert "of 8 that are possible; 2 ranks count as 2" in text
+
+
+def test_what_bends_the_curve_is_the_same_in_text_and_page():
+    found = bent_scaling()
+    named = replace(found, bends=_what_bends(found.points, found.mode))
+    assert "What bends it   evaluation and saving" in scale_text(named, {})
+    assert "A serial part bends the curve: " in Outline(render(scaled(named))).text
 
 
 def test_strong_and_weak_stand_on_one_page_with_names_of_their_own():

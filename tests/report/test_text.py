@@ -132,7 +132,21 @@ def test_every_finding_can_be_rendered_at_any_width(rule, width):
 
 @pytest.mark.parametrize(
     ("duration_ns", "text"),
-    [(0, "0 ns"), (999, "999 ns"), (940_000, "940 µs"), (52_100_000, "52.1 ms"), (1.25e9, "1.25 s"), (5e12, "5,000 s")],
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (940_000, "940 µs"),
+        (52_100_000, "52.1 ms"),
+        (1.25e9, "1.25 s"),
+        (5e12, "5,000 s"),
+        (999.6, "1 µs"),
+        (999.6e3, "1 ms"),
+        (999.4e6, "999 ms"),
+        (999.6e6, "1 s"),
+        (999.6e9, "1,000 s"),
+        (-999.6e6, "-1 s"),
+        (-5e12, "-5,000 s"),
+    ],
 )
 def test_durations_have_the_unit_that_fits(duration_ns, text):
     assert duration_text(duration_ns) == text

@@ -1,9 +1,56 @@
-"""The run folder names its own files, and passes over those of others."""
+"""The run folder names its own files, and passes over those of others; a run that was lost is called so."""
 
-from topout.schema.run_folder import RunFolder
+import json
+import subprocess
+import sys
+
+import pytest
+
+from topout.schema import run_folder
+from topout.schema.launcher_process import describe_launcher
+from topout.schema.run_folder import RunFolder, open_run
 
 
 def test_copies_beside_recordings_are_no_ranks(tmp_path):
     for name in ("rank-00001.events", "rank-00000.events", "rank-00001 (1).events", "rank-2.events", "rank-.events"):
         (tmp_path / name).touch()
     assert RunFolder(tmp_path).ranks_recorded() == [0, 1]
+
+
+def write_run(path, **content):
+    path.mkdir()
+    (path / "run.json").write_text(json.dumps({"version": 1, **content}))
+    return path
+
+
+def gone():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return {**describe_launcher(), "pid": ended.pid}
+
+
+@pytest.mark.parametrize(
+    ("status", "launcher", "read"),
+    [
+        ("running", gone, "lost"),
+        ("running", describe_launcher, "running"),
+        ("running", dict, "running"),
+        ("finished", gone, "finished"),
+    ],
+)
+def test_a_run_whose_launcher_was_killed_is_lost(status, launcher, read, tmp_path):
+    run = write_run(tmp_path / "run", status=status, launcher=launcher())
+    before = (run / "run.json").read_bytes()
+    assert open_run(run)[1]["status"] == read
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_a_run_that_ends_while_it_is_looked_at_has_ended_well(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", status="running", launcher=gone())
+
+    def end(launcher):
+        (run / "run.json").write_text('{"version": 1, "status": "finished"}')
+        return False
+
+    monkeypatch.setattr(run_folder, "is_launcher_alive", end)
+    assert open_run(run)[1]["status"] == "finished"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.tables import Plan, StepPlan, build_run
+from topout.analyze.measure import measure_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import devices
@@ -177,3 +178,20 @@ def test_hardware_ranks_devices_for_a_run(tmp_path, capsys):
     assert "H200" in capsys.readouterr().out
     assert call(["hardware", "--for", str(folder.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"][0]["bound"] in ("compute", "bandwidth")
+
+
+def test_an_evaluation_after_the_last_step_makes_no_step_quicker_or_slower(tmp_path):
+    step = StepPlan(input=10_000_000, forward=30_000_000, backward=60_000_000)
+    facts = {"device_name": "Tesla V100-SXM2-32GB", "batch_size": 64}
+    found = []
+    for name, trail_ns in (("without", 0), ("with", 2_000_000_000)):
+        plan = Plan(facts=facts, trail_evaluation_ns=[trail_ns])
+        measures, _ = measure_run(build_run(tmp_path / name, [[step] * 20], plan).folder)
+        found.append(replace(measures, compute=Compute(flops_per_step=1e12)))
+    without, trailed = found
+    assert trailed.shares["backward"] < 0.6 * without.shares["backward"]
+    v100, h200 = by_name(trailed)["V100"], by_name(trailed)["H200"]
+    assert v100.step_s == pytest.approx(0.100)
+    assert v100.other_s == pytest.approx(0.010)
+    assert h200.step_s == pytest.approx(by_name(without)["H200"].step_s)
+    assert place_step(trailed, 1e12).flops_per_s == pytest.approx(place_step(without, 1e12).flops_per_s)

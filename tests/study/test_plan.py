@@ -251,6 +251,10 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
         (["--target-loss", "nan", "--losses", "any.csv"], "--target-loss nan is no loss"),
         (["--target-loss", "inf", "--losses", "any.csv"], "--target-loss inf is no loss"),
         (["--samples", "1e6", "--max-nodes", "0"], "--max-nodes 0 are none"),
+        (["--samples", "1e6", "--nodes", "1..8", "--max-nodes", "2"], "--nodes 1..8 and --max-nodes 2 exclude"),
+        (["--target-loss", "0.5", "--losses", "any.csv", "--epochs", "90"], "--epochs 90.0 is for another target"),
+        (["--samples", "1e6", "--certainty", "0.99"], "--certainty 0.99 stands alone"),
+        (["--samples", "1e6", "--mesh", "train.py"], "Its name does not end in .toml"),
     ],
 )
 def test_a_plan_refuses_what_it_cannot_use(words, said, capsys):

@@ -29,19 +29,27 @@ def recorded(
     status="finished",
     peak=None,
     job=None,
+    input=1,
+    evaluation=0,
+    trailing=0,
 ):
-    """Each rank computes so many ms a step; the last one `late` ms more; the wire takes `transfer` ms."""
+    """Each rank computes so many ms a step; the last one `late` ms more; the wire takes `transfer` ms.
+
+    Before each step they evaluate for `evaluation` ms, after the last one for `trailing`.
+    """
     steps = [
         [
             StepPlan(forward=compute // 3 * MS, backward=(compute - compute // 3 + late * (rank == ranks - 1)) * MS,
-                     input=MS, optimizer=MS, samples=samples)
+                     input=input * MS, optimizer=MS, evaluation=evaluation * MS, samples=samples)
             for _ in range(20)
         ]
         for rank in range(ranks)
     ]  # fmt: skip
     facts = {"batch_size": samples, "num_threads": threads, **({"peak_resident_bytes": peak} if peak else {})}
     run = {"spec": {"script": script}, "status": status, "exit_code": int(status != "finished"), "job": job}
-    built = build_run(path, steps, Plan(transfer_ns=transfer * MS, facts=facts, run=run))
+    tail = [trailing * MS] * ranks
+    plan = Plan(transfer_ns=transfer * MS, facts=facts, run=run, trail_evaluation_ns=tail)
+    built = build_run(path, steps, plan)
     return built.folder.path
 
 
@@ -78,6 +86,37 @@ def test_ranks_that_share_the_same_cores_are_told(tmp_path):
     found = study([observe(recorded(tmp_path / str(n), n, compute=15 * n, threads=2 // n)) for n in (1, 2)])
     assert any("1 rank 2 each, 2 ranks 1 each" in note for note in found.notes)
     assert found.bends == "computation"
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "last", "bends"),
+    [
+        ("weak", {"input": 1}, {"input": 31}, "input"),
+        ("weak", {"evaluation": 2}, {"evaluation": 40}, "evaluation and saving"),
+        ("weak", {"compute": 30}, {"compute": 90, "input": 20}, "computation"),
+        # computing takes 18 ms more and input 15: together more than the wire's 32, and each less
+        ("weak", {}, {"compute": 48, "input": 16, "transfer": 32}, "communication efficiency"),
+        # of 60 ms that become 15, as they should, 20 of input stay
+        ("strong", {"compute": 60, "input": 20}, {"compute": 15, "input": 20}, "input"),
+        ("strong", {"compute": 60, "evaluation": 20}, {"compute": 15, "evaluation": 20}, "evaluation and saving"),
+        ("strong", {"compute": 60, "evaluation": 4}, {"compute": 45, "evaluation": 4}, "computation"),
+    ],
+)
+def test_of_what_pop_calls_useful_the_phase_that_does_not_scale_is_named(tmp_path, mode, first, last, bends):
+    samples = 32 if mode == "weak" else 8
+    runs = [recorded(tmp_path / "1", 1, **first), recorded(tmp_path / "4", 4, samples=samples, **last)]
+    assert study([observe(run) for run in runs], mode).bends == bends
+
+
+def test_an_evaluation_after_the_last_step_is_part_of_what_the_phases_add_up_to(tmp_path):
+    """Twenty steps of 32 ms and one evaluation of 200: 10 ms a step of twenty."""
+    runs = [observe(recorded(tmp_path / str(n), n, trailing=200)) for n in (1, 2)]
+    window = runs[0].measures.window
+    point = study(runs, "weak").points[0]
+    assert point.phases_s["evaluation"] * window.num_steps == pytest.approx(0.2)
+    assert point.phases_s["backward"] == pytest.approx(0.020)
+    assert sum(point.phases_s.values()) == pytest.approx(point.step_s) == pytest.approx(0.032 + 0.2 / window.num_steps)
+    assert point.samples_per_s == pytest.approx(32 / point.step_s)
 
 
 @pytest.mark.parametrize(("counts", "unseen"), [((1, 4), 4), ((2, 4), 2)])
@@ -184,13 +223,34 @@ def test_each_point_says_how_much_memory_its_ranks_held(tmp_path):
         ([{"ranks": 1}, {"ranks": 2, "samples": 16}], "weak", "does not follow weak"),
         ([{"ranks": 1}, {"ranks": 2}], "strong", "does not follow strong"),
         ([{"ranks": 1, "samples": 16}, {"ranks": 1}, {"ranks": 2}], "weak", "1 rank of 16, 1 rank of 32, 2 ranks"),
-        ([{"ranks": 1}, {"ranks": 2, "status": "failed"}], "weak", "1 number of ranks"),
+        (
+            [{"ranks": 1}, {"ranks": 2, "status": "failed"}],
+            "weak",
+            "Fewer than two numbers",
+        ),
     ],
 )
 def test_runs_that_make_no_curve_are_refused(tmp_path, runs, mode, words):
     observed = [observe(recorded(tmp_path / str(number), **run)) for number, run in enumerate(runs)]
     with pytest.raises(TopoutError, match=words):
         study(observed, mode)
+
+
+@pytest.mark.parametrize("mode", ["weak", "both"])
+@pytest.mark.parametrize(
+    ("changed", "why", "do", "code"),
+    [
+        ({"status": "failed"}, "2 (2 ranks) failed with code 1", "topout run -n RANKS SCRIPT", 4),
+        ({"status": "running"}, "2 (2 ranks) is still running", "topout watch RUN", 2),
+        ({"samples": 0}, "2 (2 ranks) gave no throughput", "a DataLoader or topout.Loader", 2),
+    ],
+)
+def test_runs_that_gave_no_throughput_are_named_with_what_to_do(tmp_path, capsys, mode, changed, why, do, code):
+    folders = [str(recorded(tmp_path / "1", 1)), str(recorded(tmp_path / "2", 2, **changed))]
+    assert call(["scale", "--mode", mode, *folders]) == code
+    said = capsys.readouterr().err
+    assert "Fewer than two numbers of ranks gave a throughput for a scaling study.\n" in said
+    assert f"why  {why} and is left out.\n" in said and do in said
 
 
 def test_the_mode_is_found_out_from_the_batches(tmp_path):
@@ -215,6 +275,15 @@ def test_run_folders_can_be_given(tmp_path, capsys):
     assert [point["ranks"] for point in json.loads(capsys.readouterr().out)["points"]] == [1, 2]
 
 
+def test_no_number_of_the_tables_is_cut_on_a_narrow_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    folders = [str(recorded(tmp_path / str(n), n, peak=n * 2**20)) for n in (1, 2, 4)]
+    assert call(["scale", *folders]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.endswith(" memory"))
+    assert [line.split()[-3:] for line in lines[at + 1 : at + 4]] == [["1.00", f"{n}.00", "MiB"] for n in (1, 2, 4)]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -235,6 +304,11 @@ def test_run_folders_can_be_given(tmp_path, capsys):
         (["--ranks", "1,2", "--batch", "0", "train.py"], "one sample at least"),
         (["--ranks", "1,2", "--batch", "8", "--batch-of", "all", "train.py"], "--batch-of all stands alone"),
         (["--ranks", "1,2", "--repeats", "0", "train.py"], "once at least"),
+        (["--ranks", "1,2", "--steps", "0", "train.py"], "--steps 0 is not possible.\n  why  it must be at least 1"),
+        (["--ranks", "1,2", "--per-node", "0", "train.py"], "--per-node 0 is not possible."),
+        (["--ranks", "1,2", "--per-node", "-4", "train.py"], "--per-node -4 is not possible."),
+        (["--ranks", "1,2", "--submit", "--per-node", "-4", "train.py"], "--per-node -4 is not possible."),
+        (["--ranks", "1,2,4", "--per-node", "2", "train.py"], "4 ranks do not fit on this host."),
         (["--ranks", "1,2", "--time", "1h", "train.py"], "--time does nothing here"),
         (["--ranks", "1,2", "--submit", "--batch", "largest", "train.py"], "cannot be found from here"),
         (["--ranks", "1,3", "--mode", "strong", "--batch-arg", "--b", "--batch", "32", "x.py"], "does not divide"),

@@ -108,8 +108,9 @@ def test_a_point_that_the_scheduler_refuses_is_left_out(site, monkeypatch, submi
 
 def test_jobs_that_made_no_runs_are_named_with_their_last_words(site, monkeypatch, submitted):
     code, said = submitted(Queue(monkeypatch, site / "runs", makes_runs=False))
-    assert code == 2
-    assert "4 ranks: job 4 made no run and is left out: it left no output" in said.err
+    assert code == 4
+    left_out = "4 ranks: job 4 made no run and is left out: it left no output"
+    assert f"Note    {left_out}\n" in said.err and f"; {left_out}.\n" in said.err
 
 
 def test_an_interruption_leaves_the_jobs_and_says_how_to_go_on(site, monkeypatch, submitted):

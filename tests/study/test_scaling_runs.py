@@ -1,6 +1,7 @@
 """Which points are run, with which batch, where, and what happens to those that fail."""
 
 import json
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -10,9 +11,10 @@ from topout.cli.main import call
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world
 from topout.schema.errors import TopoutError
+from topout.study import scaling_runs
 from topout.study.largest_batch import Search, Trial, largest_batch, that_divides
 from topout.study.placement import nodes_for, options_inside
-from topout.study.scaling_runs import Batch, by_mode, observe, planned_points
+from topout.study.scaling_runs import Batch, Point, by_mode, observe, planned_points, start_run
 
 SCRIPT = str(REPOSITORY / "tests" / "scripts" / "batches.py")
 
@@ -37,6 +39,9 @@ def test_runs_of_both_modes_are_told_apart_by_their_batches(tmp_path):
     found = by_mode(runs, "both")
     assert [(run.ranks, run.batch) for run in found["strong"]] == [(1, 8), (2, 4), (4, 2)]
     assert [(run.ranks, run.batch) for run in found["weak"]] == [(1, 8), (2, 8), (4, 8)]
+    early = observe(recorded(tmp_path / "early", 8, samples=0, status="failed"))
+    # whose batch is not known: each study says that it is left out
+    assert all(early in found for found in by_mode([*runs, early], "both").values())
     stray = observe(recorded(tmp_path / "stray", 2, samples=6))
     with pytest.raises(TopoutError, match="belongs to neither: 2 ranks with a batch of 6"):
         by_mode([*runs, stray], "both")
@@ -73,7 +78,8 @@ def test_laws_are_printed_with_their_numbers_and_ranges(tmp_path, capsys):
 
 def test_what_cannot_be_done_with_run_folders_is_not_ignored(tmp_path, capsys):
     folders = [str(recorded(tmp_path / str(n), n)) for n in (1, 2)]
-    for words in (["--batch", "8"], ["--ddp"], ["--per-node", "2"], ["--dry-run"], ["--time", "1h"], ["--runs-only"]):
+    unused = [["--batch", "8"], ["--batch-of", "all"], ["--ddp"], ["--per-node", "2"], ["--dry-run"], ["--time", "1h"]]
+    for words in (*unused, ["--runs-only"]):
         assert call(["scale", *words, *folders]) == 2
         assert f"{words[0]} does nothing here" in capsys.readouterr().err
 
@@ -144,7 +150,9 @@ def test_a_point_takes_part_of_the_job_around_it():
     assert [options_inside(one_each, ranks, None) for ranks in (1, 2, 4)] == [["--nodes", n] for n in "122"]
     with pytest.raises(TopoutError, match="16 ranks do not fit into this job"):
         options_inside(job, 16, None)
-    assert options_inside(None, 4, None) == []
+    assert options_inside(None, 4, None) == options_inside(None, 4, 4) == []
+    with pytest.raises(TopoutError, match="4 ranks do not fit on this host"):
+        options_inside(None, 4, 2)
 
 
 def test_one_rank_of_a_larger_job_is_meant_in_a_study_and_only_where_it_was_started_once(monkeypatch):
@@ -194,7 +202,56 @@ def test_a_point_that_fails_is_tried_once_left_out_and_said(tmp_path, capsys):
         f"import os, sys\nif os.environ['WORLD_SIZE'] == '2': sys.exit(1)\nexec(open({SCRIPT!r}).read())\n"
     )
     words = ["--ranks", "1,2", "--repeats", "2", "--runs", str(tmp_path / "runs")]
-    assert call(["scale", *words, str(script)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("2 ranks failed with 1") == 1
-    assert "1 number of ranks is no scaling study" in said
+    assert call(["scale", *words, str(script)]) == 4
+    *notes, problem, why, do = capsys.readouterr().err.splitlines()
+    assert "\n".join(notes).count("2 ranks failed with 1") == 1
+    assert problem == "Fewer than two numbers of ranks gave a throughput for a scaling study."
+    assert why.startswith("  why  2 ranks failed with 1: ") and "topout run -n RANKS SCRIPT" in do
+
+
+def test_points_of_both_modes_that_all_fail_are_told_as_failures(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('no data here')\n")
+    words = ["--ranks", "1,2", "--mode", "both", "--batch", "8", "--repeats", "1", "--runs", str(tmp_path / "runs")]
+    assert call(["scale", *words, str(script)]) == 4
+    assert "  why  1 rank failed with 1: " in capsys.readouterr().err
+
+
+class Launched:
+    """Stands for `topout run`: leaves these run folders, those of ours with the mark that was given."""
+
+    def __init__(self, monkeypatch, runs, folders):
+        self.runs, self.folders = runs, folders
+        monkeypatch.setattr(scaling_runs.subprocess, "run", self.run)
+
+    def run(self, command, *, env, **_):
+        for name, started_at, is_ours in self.folders:
+            (self.runs / name).mkdir(parents=True)
+            mark = env["TOPOUT_MARK"] if is_ours else None
+            content = {"job": None, "mark": mark, "started_at": f"2026-11-16T10:00:{started_at}.000+00:00"}
+            (self.runs / name / "run.json").write_text(json.dumps(content))
+        return CompletedProcess(command, 0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("folders", "chosen"),
+    [
+        ([("x-1", "01", True), ("x-2", "02", False)], "x-1"),
+        # started again: the newest, which is not the last by name
+        ([("x-9", "01", True), ("x-10", "02", True), ("x-11", "03", False)], "x-10"),
+        ([("x-1", "01", False)], None),
+    ],
+)
+def test_a_run_of_somebody_else_is_not_taken_for_the_point_s_own(tmp_path, monkeypatch, folders, chosen):
+    Launched(monkeypatch, tmp_path / "runs", folders)
+    ended = start_run(Point(1, None), [], ["train.py"], tmp_path / "runs")
+    assert ended.folder == (chosen and tmp_path / "runs" / chosen)
+
+
+def test_a_run_keeps_the_mark_that_it_was_started_with(tmp_path, monkeypatch):
+    script = tmp_path / "nothing.py"
+    script.write_text("")
+    monkeypatch.setattr(scaling_runs.secrets, "token_hex", lambda size: "a mark")
+    ended = start_run(Point(1, None), ["--no-report"], [str(script)], tmp_path / "runs")
+    assert ended.folder is not None
+    assert json.loads((ended.folder / "run.json").read_text())["mark"] == "a mark"

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from topout.launch.schedulers import slurm
 from topout.schema.errors import TopoutError
 from topout.submit.job_folder import JobFolder
 from topout.submit.site import Site
@@ -98,7 +99,7 @@ def test_a_job_is_warned_where_its_time_leaves_room(tmp_path, time, warn_s, effe
     assert ("scontrol requeue" in script) == (effective_s is not None)
 
 
-@pytest.mark.parametrize(("scheduler", "is_timed"), [("slurm", False), ("lsf", False), ("pbs", True), ("sge", True)])
+@pytest.mark.parametrize(("scheduler", "is_timed"), [("slurm", False), ("lsf", True), ("pbs", True), ("sge", True)])
 def test_a_script_looks_at_the_clock_where_its_scheduler_does_not_warn(tmp_path, scheduler, is_timed):
     (script,) = scripts_of(submission(tmp_path, scheduler=scheduler))
     clock = "timeout --foreground --preserve-status -s USR1 $((7110 > SECONDS ? 7110 - SECONDS : 1)) "
@@ -108,7 +109,7 @@ def test_a_script_looks_at_the_clock_where_its_scheduler_does_not_warn(tmp_path,
 
 
 def test_a_scheduler_that_does_not_warn_is_not_asked_to(tmp_path):
-    for scheduler, warn_s in (("slurm", 90), ("sge", None)):
+    for scheduler, warn_s in (("slurm", 90), ("lsf", None), ("sge", None)):
         plugin = stub_plugin()
         scripts_of(submission(tmp_path, scheduler=scheduler, plugin=plugin))
         assert (plugin.requests[0].warn_s, plugin.requests[0].is_requeued) == (warn_s, True)
@@ -146,8 +147,22 @@ def test_in_a_container_the_scheduler_starts_every_rank(tmp_path):
     (script,) = scripts_of(submission(tmp_path, plugin=plugin, site=site, ranks_per_node=2, options=("--steps", "9")))
     inside = '"$container" exec --nv /i.sif python3 -P -m topout run --steps 9 train.py --lr 0.1'
     assert topout_line(script) == f"start --tasks=2 {inside} &"
-    scripts_of(submission(tmp_path, plugin=plugin, site=replace(site, gpus_per_node=None)))
-    assert plugin.requests[-1].tasks_per_node == 1
+
+
+def test_a_container_alone_gets_whole_nodes_and_one_rank_on_each(tmp_path):
+    site = Site(time="2h", container="/i.sif")
+    (script,) = scripts_of(submission(tmp_path, plugin=slurm, site=site))
+    assert "#SBATCH --exclusive\n" in script
+    assert "srun --ntasks=4 --ntasks-per-node=1 " in topout_line(script)
+
+
+@pytest.mark.parametrize(("scheduler", "is_named"), [("slurm", False), ("sge", False), ("pbs", True), ("flux", True)])
+def test_tasks_in_a_container_are_told_the_first_host_where_nothing_else_does(tmp_path, scheduler, is_named):
+    asked = submission(tmp_path, scheduler=scheduler, site=Site(time="2h", container="/i.sif"))
+    for script in scripts_of(replace(asked, evaluation_words=("eval.py",))):
+        assert ('\nexport TOPOUT_HEAD="$(hostname)"  #' in script) == is_named
+    (script,) = scripts_of(replace(asked, site=Site(time="2h")))
+    assert "TOPOUT_HEAD" not in script, "outside of an image topout starts the ranks, and needs to be told nothing"
 
 
 def test_a_script_that_looks_like_an_option_stays_a_script(tmp_path):
@@ -203,6 +218,12 @@ def test_an_evaluation_waits_for_the_success_of_the_training(tmp_path):
     assert topout_line(text).endswith(f" run -n 1 --runs {tmp_path}/topout-runs eval.py 'a b' &")
     assert "requeue" not in text and "TOPOUT_JOB" not in text
     assert len(scripts_of(asked)) == 2
+
+
+def test_an_evaluation_reads_the_packs_of_the_training(tmp_path):
+    options = ("--steps", "9", "--packs", "a b.pack", "--packs", "/data=c.pack", "--ddp")
+    _, evaluation = scripts_of(submission(tmp_path, options=options, evaluation_words=("eval.py",)))
+    assert topout_line(evaluation).endswith("/topout-runs --packs 'a b.pack' --packs /data=c.pack eval.py &")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 
 from topout.train.evaluate import evaluate, per_sample
@@ -20,7 +23,7 @@ def error_of(make: Callable[[], object]) -> str | None:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     rank = dist.get_rank()
     place = joined(torch.device("cpu"), local_rank=rank, local_world_size=2)
 
@@ -40,6 +43,22 @@ def main() -> None:
         "stream": error_of(lambda: evaluate(rows, own_part, place)),
         "own share": sorted(gathered.tolist()),
     }
+    sharded = fully_shard(nn.Linear(1, 1), reshard_after_forward=True)
+
+    def forward(batch):
+        sharded(torch.ones(1, 1))
+        failing(batch)
+
+    def breaking():
+        yield torch.tensor([1])
+        if rank == 1:
+            raise OSError("disk gone")
+        yield torch.tensor([2])
+
+    parts = {"sharded none": [[2], []], "sharded step": [[2, 2, 2], [2, 5, 2]], "sharded loader": [breaking()] * 2}
+    for name, given in parts.items():
+        batches = given[rank] if name == "sharded loader" else [torch.tensor([value]) for value in given[rank]]
+        said[name] = error_of(lambda: evaluate(forward, batches, place, model=sharded, own_share=True))  # noqa: B023
     print(json.dumps(said))
     dist.destroy_process_group()
 

@@ -1,6 +1,7 @@
 """Evaluates on as many ranks as it is started with, and prints figures exactly: floats in hexadecimal."""
 
 import json
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -40,7 +41,7 @@ def figures_of(result: dict) -> dict:
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     rank = dist.get_rank()
     place = joined(torch.device("cpu"), local_rank=rank, local_world_size=dist.get_world_size())
     generator = torch.Generator().manual_seed(1)
@@ -77,9 +78,19 @@ def main() -> None:
     said["is as before"] = bool(torch.equal(model.module[1].running_mean, own)) and model.training
     if dist.get_world_size() == 1:
         said["equal to a plain loop"] = results["plain"]["loss"] == plain_loop(model, loader)
-    sharded = fully_shard(make_model())  # gathers its parameters in forward: all ranks must take part in each
-    result = evaluate(lambda batch: {"sum": mean(sharded(batch[0]).sum(), 1)}, loader, place, model=sharded)
+    # gathers its parameters in every forward: all ranks must take part in each
+    sharded = fully_shard(make_model(), reshard_after_forward=True)
+
+    def sharded_step(batch):
+        return {"sum": mean(sharded(batch[0]).sum(), 1)}
+
+    result = evaluate(sharded_step, loader, place, model=sharded)
     said["figures"]["fully sharded"] = figures_of(result)
+    three, two = list(DataLoader(data, batch_size=6)), list(DataLoader(data, batch_size=9))
+    own = three[rank :: dist.get_world_size()]
+    for name, given in {"three": three, "two": two, "own": own}.items():
+        result = evaluate(sharded_step, iter(given), place, model=sharded, own_share=name == "own")
+        said["figures"][f"fully sharded, {name}"] = figures_of(result)
     print(json.dumps(said))
     dist.destroy_process_group()
 

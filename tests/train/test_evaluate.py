@@ -133,3 +133,12 @@ def test_what_fails_on_one_rank_ends_all_and_names_it(run_ranks: RunRanks) -> No
     assert first.said["stream"] == second.said["stream"]
     assert first.said["stream"].startswith("Rank 1 has first batch ")
     assert first.said["own share"] == second.said["own share"] == [0, 1, 10, 11]
+    assert first.said["sharded none"] == second.said["sharded none"] == "Rank 1 has no batch, and others have."
+    assert [first.said["sharded step"], second.said["sharded step"]] == [
+        "Rank 1 failed: ValueError: bad image",
+        "bad image",
+    ]
+    assert [first.said["sharded loader"], second.said["sharded loader"]] == [
+        "Rank 1 failed: OSError: disk gone",
+        "disk gone",
+    ]

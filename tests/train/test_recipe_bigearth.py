@@ -12,6 +12,7 @@ from PIL import Image
 import topout
 from tests.conftest import REPOSITORY
 from topout.packs.pack import open_pack
+from topout.recipes.bigearth import make_optimizer, parse_options
 from topout.recipes.bigearth_data import (
     BANDS,
     LABELS,
@@ -155,6 +156,17 @@ def test_figures_by_hand() -> None:
 def figures(said: str) -> tuple[float, ...]:
     found = re.fullmatch(r"test  mAP (\d\.\d+)  F1 (\d\.\d+) micro (\d\.\d+) macro", said.splitlines()[-1])
     return tuple(map(float, found.groups()))
+
+
+@pytest.mark.parametrize(("optimizer", "usual"), [("adamw", 1e-2), ("lamb", 1e-2), ("sgd", 1e-4), ("lars", 1e-4)])
+def test_every_optimizer_has_the_weight_decay_that_is_asked_for(optimizer, usual) -> None:
+    class Rank:
+        world_size = 1
+
+    for given, expected in (([], usual), (["--weight-decay", "0.05"], 0.05), (["--weight-decay", "0"], 0.0)):
+        options = parse_options(["--small", "--optimizer", optimizer, *given])
+        decaying, others = make_optimizer(torch.nn.Linear(2, 2), options, Rank).param_groups
+        assert (decaying["weight_decay"], others["weight_decay"]) == (expected, 0.0)
 
 
 def test_two_ranks_learn_from_made_up_patches(run_ranks) -> None:

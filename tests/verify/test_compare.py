@@ -99,6 +99,51 @@ def test_steps_that_resemble_their_neighbours_are_drawn_in_longer_blocks():
     assert block_length(np.ones(400)) == 8
 
 
+def lag_by_lag(steps):
+    """The definition of a block's length, at a price that grows with the square of the number of steps."""
+    centred = steps - steps.mean()
+    variance = float(centred @ centred)
+    reach = 1
+    while variance > 0 and reach < len(steps) // 4:
+        if float(centred[reach:] @ centred[:-reach]) / variance <= 2 / np.sqrt(len(steps)):
+            break
+        reach += 1
+    return int(min(max(reach, np.ceil(len(steps) ** (1 / 3))), len(steps) // 4))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    num_steps=st.integers(FEWEST_STEPS, 400),
+    wave=st.integers(2, 800),
+    noise=st.sampled_from([0.0, 1e-6, 0.1, 1.0]),
+    kind=st.sampled_from(["waves", "drift", "two values", "equal"]),
+    seed=st.integers(0, 1000),
+)
+def test_blocks_are_as_long_as_lag_by_lag(num_steps, wave, noise, kind, seed):
+    random = np.random.default_rng(seed)
+    steps = {
+        "waves": np.sin(np.arange(num_steps) * 2 * np.pi / wave),
+        "drift": random.standard_normal(num_steps).cumsum(),
+        "two values": random.integers(0, 2, num_steps).astype(np.float64),
+        "equal": np.zeros(num_steps),
+    }[kind]
+    steps = MS * (50 + steps + noise * random.standard_normal(num_steps))
+    assert block_length(steps) == lag_by_lag(steps)
+
+
+def test_many_steps_that_drift_slowly_are_not_looked_at_lag_by_lag():
+    looks = []
+
+    class Counted(np.ndarray):
+        def __matmul__(self, other):
+            looks.append(len(self))
+            return np.asarray(self) @ np.asarray(other)
+
+    steps = 50 + np.sin(np.linspace(0, np.pi / 2, 100_000))
+    assert block_length(steps.view(Counted)) == 25_000
+    assert len(looks) <= 2
+
+
 def test_slow_waves_make_the_interval_wider():
     random = np.random.default_rng(1)
     waves = np.repeat(random.standard_normal(20), 20)
@@ -197,6 +242,22 @@ def test_batches_of_different_sizes_are_named(tmp_path):
     assert compare_runs(a, same).notes == ()
 
 
+def test_more_batches_a_step_are_named_with_samples_a_second(tmp_path):
+    def run(name, batches, size=32, ms=10):
+        part = int(batches * ms / 2 * MS)
+        steps = [[StepPlan(forward=part, backward=part, samples=size, batches=batches)] * 20]
+        return build_run(tmp_path / name, steps, Plan(facts={"batch_size": size})).folder
+
+    one, four = run("one", 1), run("four", 4, ms=8)
+    (note,) = compare_runs(one, four).notes
+    assert note == (
+        "A step of A takes 1 batch a rank and one of B 4 batches; a step is not the same amount of work. "
+        "Samples a second: 3,200 in A, 4,000 in B."
+    )
+    # as many samples in smaller pieces are the same work
+    assert compare_runs(four, run("large", 1, size=128)).notes == ()
+
+
 def on_two_hosts(path, scatter_ns):
     """Rank 1 arrives 10 of 1000 ns later; its backward ends so much earlier or later in turns."""
     path.mkdir()
@@ -219,3 +280,11 @@ def test_a_split_that_one_run_withholds_is_named(tmp_path):
     (note,) = compare_runs(told, withheld).notes
     assert note.startswith("Waiting counts as transfer in B")
     assert compare_runs(withheld, withheld).notes == ()
+
+
+def test_batches_of_a_run_without_a_loader_are_not_guessed(tmp_path):
+    def run(name, samples):
+        steps = [[StepPlan(forward=20 * MS, backward=20 * MS, samples=samples, batches=4)] * 20]
+        return build_run(tmp_path / name, steps, Plan(facts={"batch_size": 32} if samples else {})).folder
+
+    assert compare_runs(run("a", 0), run("b", 32)).notes == ()

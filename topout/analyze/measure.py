@@ -12,15 +12,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from topout.analyze.accelerator import runs_ahead
+from topout.analyze.batches import trained_on
 from topout.analyze.collectives import find_blocked, has_communication, hides_waits, measure_communication
 from topout.analyze.compute import measure_compute
 from topout.analyze.device import measure_device
 from topout.analyze.environment import describe_environment
-from topout.analyze.evaluations import computes_unseen, feeds_training
+from topout.analyze.evaluations import computes_unseen
 from topout.analyze.input import measure_input
+from topout.analyze.marks import measure_counts
 from topout.analyze.memory import measure_memory
 from topout.analyze.noise_scale import measure_noise_scale
-from topout.analyze.peers import measure_tensor_parallel, sample_peers
+from topout.analyze.peers import measure_tensor_parallel
 from topout.analyze.pipeline import measure_pipeline
 from topout.analyze.pop import pop_efficiencies
 from topout.analyze.serial import measure_serial
@@ -104,6 +106,8 @@ def measure_run(folder: RunFolder) -> tuple[Measures, Verdict | None]:
         noise_scale=missing.attempt("The noise scale", lambda: measure_noise_scale(tables), None),
     )
     phases = missing.attempt("Steps", lambda: _find_phases(folder, tables, run, missing), None)
+    counts = missing.attempt("What the script counted", lambda: measure_counts(tables, phases), measures.counts)
+    measures = replace(measures, counts=counts)
     waiting: WaitCauses | None = None
     blind: tuple[str, ...] = ()
     if phases is not None:
@@ -280,25 +284,16 @@ def _step_time(phases: Phases) -> StepTime:
     ends_ns = phases.edges_ns[:, 1:].copy()
     ends_ns[:, -1] -= phases.tail_ns
     step_ns = np.diff(ends_ns.max(axis=0), prepend=phases.start_ns)
-    end_ns = int(phases.edges_ns[0, -1])
-    by_rank = {table.rank: _num_samples(table, phases.start_ns, end_ns) for table in phases.tables}
-    # peers work on the same samples, and in a pipeline not every stage asks for them
-    num_samples = sum(max(by_rank[rank] for rank in peers) for peers in sample_peers(phases.tables))
+    trained = trained_on(phases)
     return StepTime(
         mean_ns=float(step_ns.mean()),
         median_ns=float(np.median(step_ns)),
         p05_ns=float(np.percentile(step_ns, 5)),
         p95_ns=float(np.percentile(step_ns, 95)),
-        samples_per_s=num_samples / (phases.elapsed_ns / 1e9) if num_samples else None,
+        samples_per_s=trained.samples_per_s,
+        batches_per_step=trained.batches_per_step,
+        samples_per_step=trained.samples_per_step,
     )
-
-
-def _num_samples(table: RankTable, start_ns: int, end_ns: int) -> int:
-    """Of batches that were trained on."""
-    rows = table.rows(Kind.INPUT)
-    rows = rows[feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])]
-    is_in_window = (table.end_ns[rows] >= start_ns) & (table.end_ns[rows] < end_ns)
-    return int(np.maximum(table.value[rows[is_in_window]], 0).sum())
 
 
 def _tell_hidden(phases: Phases, measures: Measures, missing: _Missing) -> None:

@@ -44,6 +44,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         parameter_bytes=parts["parameter_bytes"],
         gradient_bytes=parts["gradient_bytes"],
         optimizer_bytes=parts["optimizer_bytes"],
+        is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
         is_out_of_memory=is_out,
         requested_bytes=requested,
         largest_batch=_largest_batch(

@@ -9,25 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.analyze.input import first_fact
+from topout.analyze.marks import NamedSpans, add_up_spans
 from topout.analyze.steps import read_phases
-from topout.schema.event import CUMULATIVE_COUNTERS, Kind
+from topout.schema.event import CUMULATIVE_COUNTERS
 from topout.schema.run_folder import RunFolder
 from topout.trace.table import Counter, RankTable
 from topout.trace.told_steps import has_steps_by_backward
 
 Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """times in seconds after the window's start, values"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserSpan:
-    """A stretch that the script named itself."""
-
-    rank: int
-    name: str
-    start_ns: int
-    """After the start of the window; negative before it."""
-    duration_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +37,7 @@ class Series:
     """[ranks]: the part of the last step's duration that lies after its optimizer step (a last evaluation, idling)."""
     counters: list[dict[str, Samples]]
     """One dictionary a rank; a counter that only grows is given as its rate, a second."""
-    spans: list[UserSpan]
+    spans: list[NamedSpans]
     has_steps_by_backward: bool = False
     """No optimizer of torch.optim stepped: each backward is taken for the end of a step."""
     batch_size: int | None = None
@@ -71,7 +61,7 @@ def load_series(folder: RunFolder) -> Series | None:
         start_ns=phases.edges_ns[:, :-1] - start_ns,
         tail_ns=phases.tail_ns,
         counters=[_rates(table, start_ns) for table in phases.tables],
-        spans=[span for table in phases.tables for span in _spans(table, start_ns)],
+        spans=add_up_spans(phases.tables),
         has_steps_by_backward=any(has_steps_by_backward(table) for table in phases.tables),
         batch_size=first_fact(phases, "batch_size"),
         is_split_withheld=phases.is_split_withheld,
@@ -98,16 +88,3 @@ def _rate(counter: Counter, start_ns: int) -> Samples:
     is_later = np.diff(times_s, prepend=-np.inf) > 0
     times_s, values = times_s[is_later], counter.values[is_later]
     return times_s[1:], np.maximum(np.diff(values), 0) / np.diff(times_s)
-
-
-def _spans(table: RankTable, start_ns: int) -> list[UserSpan]:
-    rows = np.flatnonzero(table.kind == Kind.SPAN)
-    return [
-        UserSpan(
-            rank=table.rank,
-            name=table.name(int(row)),
-            start_ns=int(table.start_ns[row]) - start_ns,
-            duration_ns=int(table.duration_ns[row]),
-        )
-        for row in rows
-    ]

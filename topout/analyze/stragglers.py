@@ -4,6 +4,7 @@ A rank is late by what it was busy with, up to its own last arrival; the end of 
 all-reduce makes all of them end together.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,28 +31,38 @@ def find_stragglers(phases: Phases) -> tuple[Straggler, ...]:
         return ()
     step_ns = phases.elapsed_ns / len(phases.steps)
     by_phase_ns = phases.phase_ns[:, :, _BUSY].mean(axis=1)
-    found = []
-    for r, table in enumerate(phases.tables):
-        excess_ns = _over_others(by_phase_ns.sum(axis=1), r)
-        if excess_ns < MIN_EXCESS_SHARE * step_ns:
-            continue
-        late_ns = _over_others(phases.busy_ns.astype(np.float64), r)
-        found.append(
-            Straggler(
-                rank=table.rank,
-                host=table.host,
-                phase=BUSY_PHASES[int(np.argmax(_over_others(by_phase_ns, r)))],
-                excess_share=float(excess_ns / step_ns),
-                is_persistent=bool(np.mean(late_ns > MIN_LATE_SHARE * step_ns) > 0.5),
-            )
+    excesses_ns = [float(excess_ns) for excess_ns in _over_others(by_phase_ns.sum(axis=1), range(num_ranks))]
+    late = [r for r, excess_ns in enumerate(excesses_ns) if excess_ns >= MIN_EXCESS_SHARE * step_ns]
+    if not late:
+        return ()
+    by_step = _over_others(phases.busy_ns.astype(np.float64), late)
+    found = [
+        Straggler(
+            rank=phases.tables[r].rank,
+            host=phases.tables[r].host,
+            phase=BUSY_PHASES[int(np.argmax(more_ns))],
+            excess_share=excesses_ns[r] / step_ns,
+            is_persistent=bool(np.mean(late_ns > MIN_LATE_SHARE * step_ns) > 0.5),
         )
-    return tuple(sorted(found, key=lambda late: -late.excess_share))
+        for r, more_ns, late_ns in zip(late, _over_others(by_phase_ns, late), by_step, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda straggler: -straggler.excess_share))
 
 
-def _over_others(values: Floats, rank: int) -> Floats:
-    """How much the rank's values exceed the median of the other ranks'."""
-    excess: Floats = values[rank] - np.median(np.delete(values, rank, axis=0), axis=0)
-    return excess
+def _over_others(values: Floats, ranks: Iterable[int]) -> Iterator[Floats]:
+    """For each of these ranks, how much its values exceed the median of the other ranks'.
+
+    All ranks are put in order once: of the others, the k-th is the k-th of all where that lies below the rank's own
+    value, and the one after it elsewhere.
+    """
+    num_others = len(values) - 1
+    middle = ((num_others - 1) // 2, num_others // 2)
+    ordered = np.partition(values, sorted({*middle, middle[1] + 1}), axis=0)
+    low, high, after = ordered[middle[0]], ordered[middle[1]], ordered[middle[1] + 1]
+    next_to_low = high if middle[0] < middle[1] else after
+    for rank in ranks:
+        own = values[rank]
+        yield own - (np.where(low < own, low, next_to_low) + np.where(high < own, high, after)) / 2
 
 
 @dataclass(frozen=True)

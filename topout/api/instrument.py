@@ -38,7 +38,7 @@ def span(name: str) -> Iterator[None]:
 
 
 def count(name: str, n: int = 1) -> None:
-    """Counts something: samples, tokens, cache misses. The report shows the total and the rate."""
+    """Counts something: samples, tokens, cache misses. The report shows the total over ranks and the rate."""
     recorder = current()
     if recorder is not None and not recorder.settings.leaves_out(name):
         recorder.emit((recorder.code(Kind.COUNT, name), now_ns(), 0, int(n), NOT_GIVEN))

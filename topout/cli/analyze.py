@@ -7,17 +7,20 @@ after an upgrade.
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.endings import SILENT, ending_of
+from topout.cli.kept_runs import newest_run
 from topout.recommend.explain import explain_run
 from topout.report import json_report, text
 from topout.schema.analysis import Analysis
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.measures import ANALYSIS_VERSION
-from topout.schema.run_folder import DEFAULT_ROOT, RunFolder, open_run
+from topout.schema.run_folder import RunFolder, open_run
 
 
 def analyze(
@@ -35,7 +38,7 @@ def analyze(
     Parameters
     ----------
     run
-        The run folder; the newest under topout-runs when left out.
+        The run folder; the newest under topout-runs (or runs of topout.toml) when left out.
     json
         Print analysis.json instead of the page.
     html
@@ -43,10 +46,10 @@ def analyze(
     force
         Replace an analysis that a newer topout wrote.
     """
-    folder, _ = open_run(run if run is not None else newest_run(Path(DEFAULT_ROOT)))
+    folder, _ = open_run(run if run is not None else newest_run())
     if not force:
         _refuse_newer(folder)
-    analysis = explain_run(folder)
+    analysis = _with_ending(explain_run(folder), folder)
     report = _write(analysis, folder, html=html)
     if json:
         sys.stdout.write(json_report.to_json(analysis))
@@ -57,15 +60,14 @@ def analyze(
     return ExitCode.FINE
 
 
-def newest_run(root: Path) -> Path:
-    """The run whose run.json is the youngest."""
-    found = [path.parent for path in root.glob("*/run.json")]
-    if not found:
-        raise TopoutError(
-            "There is no run to read.", why=f"{root}/ holds none", do="topout run train.py   or name a run folder"
-        )
-    # two runs of one second are told apart by their name
-    return max(found, key=lambda path: ((path / "run.json").stat().st_mtime_ns, path.name))
+def _with_ending(analysis: Analysis, folder: RunFolder) -> Analysis:
+    """Of a run that did not write how it ended, that comes first among what is not known."""
+    ending = ending_of(folder, open_run(folder.path)[1])
+    if ending.note is None:
+        return analysis
+    not_measured = (ending.note, *analysis.measures.not_measured)
+    status = analysis.status if ending.status == SILENT else ending.status
+    return replace(analysis, status=status, measures=replace(analysis.measures, not_measured=not_measured))
 
 
 def wants_color() -> bool:

@@ -1,14 +1,18 @@
 """`topout calibrate`: a recorded run becomes a description that `topout simulate` takes."""
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from topout.cli.analyze import newest_run
 from topout.cli.diagnoses import read_diagnosis
+from topout.cli.endings import ending_of
+from topout.cli.kept_runs import newest_run
 from topout.cli.page_files import check_file, write_file
 from topout.report.json_report import encode
 from topout.schema.errors import ExitCode
-from topout.schema.run_folder import DEFAULT_ROOT, open_run
+from topout.schema.run_folder import RunFolder, open_run
 from topout.study.calibrate import CALIBRATION_VERSION
 from topout.study.calibrate import calibrate as describe_run
 
@@ -21,17 +25,16 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     Parameters
     ----------
     run
-        The run folder; the newest under topout-runs when left out.
+        The run folder; the newest under topout-runs (or runs of topout.toml) when left out.
     doctor
         What topout doctor --json wrote, for the links; the newest under topout-runs/doctor when left out.
     out
-        Where to write, a file or a folder; calibration.json in the run folder when left out.
+        Where to write, a .json file or a folder; calibration.json in the run folder when left out.
     """
-    folder, content = open_run(run if run is not None else newest_run(Path(DEFAULT_ROOT)))
-    target = check_file(out, "--out", "calibration.json") or folder.path / "calibration.json"
+    folder, content = open_run(run if run is not None else newest_run())
+    target = check_file(out, "--out", "calibration.json", _why_kept) or folder.path / "calibration.json"
     found = describe_run(folder, read_diagnosis(doctor))
-    going = [STILL_RUNNING] if content.get("status") == "running" else []
-    notes = [*going, *found.notes]
+    notes = [*_how_it_ended(folder, content), *found.notes]
     document = {"version": CALIBRATION_VERSION, "job": found.job, "system": found.system, "notes": notes}
     write_file(target, encode(document), "--out calibration.json")
     print(target)
@@ -39,3 +42,20 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
         print(f"Note    {note}", file=sys.stderr)
     print(f"Next    topout simulate {target} --system {target} --nodes 1..16", file=sys.stderr)
     return ExitCode.FINE
+
+
+def _how_it_ended(folder: RunFolder, run: Mapping[str, Any]) -> list[str]:
+    ending = ending_of(folder, run)
+    if ending.note is not None:
+        return [ending.note]
+    return [STILL_RUNNING] if ending.status == "running" else []
+
+
+def _why_kept(path: Path) -> str | None:
+    """Another calibration may be replaced, and nothing else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    is_calibration = isinstance(found, dict) and {"version", "job", "system"} <= found.keys()
+    return None if is_calibration else "It is no calibration, and would be lost."

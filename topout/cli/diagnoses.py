@@ -4,17 +4,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+from topout.cli.kept_runs import runs_root
 from topout.schema.errors import TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT
 
 
 def read_diagnosis(path: Path | None) -> dict[str, Any] | None:
-    """The document at `path`, or the newest under topout-runs/doctor; None where none was named and there is none."""
+    """The document at `path`, or the newest that doctor kept; None where none was named and there is none."""
     if path is None:
-        kept = sorted(Path(DEFAULT_ROOT, "doctor").glob("*/doctor.json"), key=lambda entry: entry.stat().st_mtime_ns)
+        # beside the runs, and where doctor keeps it unless it is told
+        places = {runs_root(), Path(DEFAULT_ROOT)}
+        kept = [entry for place in places for entry in place.glob("doctor/*/doctor.json")]
         if not kept:
             return None
-        path = kept[-1]
+        path = max(kept, key=lambda entry: entry.stat().st_mtime_ns)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

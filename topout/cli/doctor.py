@@ -11,11 +11,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.kept_runs import runs_root
 from topout.launch.terminal import Terminal
 from topout.preflight.diagnosis import to_json
 from topout.preflight.doctor import examine, orders_for
 from topout.preflight.table import render
-from topout.schema.run_folder import DEFAULT_ROOT
 
 
 def doctor(
@@ -26,7 +26,7 @@ def doctor(
     python: Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="")] = (),
     interface: str | None = None,
     start_timeout: float = 25.0,
-    runs: str = DEFAULT_ROOT,
+    runs: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
     quiet: Annotated[bool, Parameter(name=["-q", "--quiet"], negative="")] = False,
 ) -> int:
@@ -50,7 +50,7 @@ def doctor(
     start_timeout
         Seconds without a further host arriving after which the start counts as failed. Default: 25.
     runs
-        Folder in which findings are kept, under doctor/. Default: topout-runs.
+        Folder in which findings are kept, under doctor/. Default: where runs are kept, topout-runs.
     json
         The whole diagnosis as JSON on stdout.
     quiet
@@ -61,7 +61,7 @@ def doctor(
     # the table is data and goes to stdout; whatever a probe's libraries print does not
     terminal = Terminal(out_fd=2, is_quiet=True)
     examined = examine(
-        orders, terminal, nodes=nodes, interface=interface, runs=runs, start_timeout_s=start_timeout
+        orders, terminal, nodes=nodes, interface=interface, runs=runs or str(runs_root()), start_timeout_s=start_timeout
     )  # fmt: skip
     if examined.diagnosis is not None:
         if json:

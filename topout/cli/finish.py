@@ -1,6 +1,8 @@
 """What follows a run: analysis.json, report.html, and the verdict as text.
 
-Never raises: a job that trained well must not look failed because its report broke.
+Never raises: a job that trained well must not look failed because its report broke. For the same reason a run whose
+recordings might not fit into memory is left to `topout analyze` on another host: the kernel would kill the launcher,
+and the job's exit code would be that of a kill.
 """
 
 import os
@@ -11,6 +13,10 @@ from pathlib import Path
 
 from topout.schema.near import near
 from topout.schema.run_folder import RunFolder
+
+_BYTES_NEEDED = 6
+"""Memory that explaining may take, for each byte of recordings: about 3 in most runs, 10 in those that hold nothing but
+steps. At most half of the free memory is planned with, so both kinds fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +31,7 @@ class Finished:
 
 def finish(folder: RunFolder) -> Finished:
     try:
-        return _finish(folder)
+        return _left_alone(folder) or _finish(folder)
     except Exception as error:
         problem = f"topout: the run has ended, but could not be explained ({type(error).__name__}: {error})"
         return Finished(text=f"{problem}\nNext    topout analyze {near(folder.path)}")
@@ -45,6 +51,30 @@ def _finish(folder: RunFolder) -> Finished:
         problems.append(f"topout: no report in {near(folder.path)}: {error}\n")
     page = text.render(analysis, width=_width(), color=_wants_color(), report=report)
     return Finished(text="".join([*problems, page]).rstrip("\n"), json_text=json_report.to_json(analysis))
+
+
+def _left_alone(folder: RunFolder) -> Finished | None:
+    """None unless the run is too large for this host."""
+    recorded = [path for pattern in ("rank-*.events", "rank-*.counters") for path in folder.path.glob(pattern)]
+    num_bytes = sum(path.stat().st_size for path in recorded)
+    needed, free = _BYTES_NEEDED * num_bytes, _free_bytes()
+    if needed <= free / 2:
+        return None
+    problem = (
+        f"topout: the run is too large to be explained here: its {num_bytes / 1e9:,.1f} GB of recordings may take "
+        f"{needed / 1e9:,.1f} GB of memory, more than half of the {free / 1e9:,.1f} GB that are free"
+    )
+    return Finished(text=f"{problem}\nNext    topout analyze {near(folder.path)}   on a host with more memory")
+
+
+def _free_bytes() -> int:
+    """Of what the kernel and the control groups above this process would give it."""
+    from topout.host.kernel_files import field_of, read_text
+    from topout.host.topology import memory_bytes
+
+    available = field_of(read_text("/proc/meminfo"), "MemAvailable").removesuffix("kB").strip()
+    allowed = memory_bytes()
+    return min(allowed, int(available) * 1024) if available.isdecimal() else allowed
 
 
 def _width() -> int:

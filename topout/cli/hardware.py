@@ -56,6 +56,12 @@ def hardware(
     """
     page = check_page(html, "devices.html")
     if for_run is not None:
+        if name is not None:
+            raise TopoutError(
+                f"{name} and --for {for_run} exclude each other.",
+                why="A name asks for the figures of one device, --for ranks all of them for a run.",
+                do="leave one of them out",
+            )
         if doctor is not None and page is None:
             raise TopoutError(
                 "--doctor stands alone.",

@@ -4,7 +4,9 @@ Reads only what was appended since the last look. Not for analysis: a few steps 
 `trace.readers.topout` for whole recordings.
 """
 
+import io
 import json
+import os
 import statistics
 import time
 from collections import deque
@@ -14,15 +16,21 @@ from typing import Any
 
 import numpy as np
 
+from topout.cli.endings import SILENT, Ending, ending_of
 from topout.schema.block import HEADER, MAGIC, BlockType, is_whole
 from topout.schema.event import COLUMNS, Kind, kind_of, name_of
-from topout.schema.run_folder import RunFolder, open_run
+from topout.schema.run_folder import LOST, RunFolder, open_run
 
 _NUM_STEPS = 20
 """Over so many newest steps is a step time taken."""
 _NUM_BLOCKS = 40
-"""Of a long recording only the newest blocks are decoded."""
+"""Of what is read only the newest blocks are decoded."""
+_BEGINNING_BYTES = 64 << 10
+_END_BYTES = 512 << 10
+"""Of a recording that is longer than both together a first look reads nothing else; a block has at most a third."""
 _SILENT_S = 30.0
+_ASK_EVERY_S = 30.0
+"""A run whose launcher is elsewhere is looked into, and its scheduler asked, no more often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +40,7 @@ class LiveRank:
     rank: int
     host: str
     status: str
-    """`starting`, `training`, `silent`, `done`, `failed` or `ended` (not waited for, since the job had failed)."""
+    """`starting`, `training`, `silent`, `done`, `failed`, `lost` or `ended` (not waited for, since the job failed)."""
     step: int | None = None
     step_ns: int | None = None
     input_share: float | None = None
@@ -48,8 +56,10 @@ class LiveRun:
 
     run: str
     status: str
-    """As in run.json: `running`, `finished`, `failed` or `interrupted`."""
+    """As in run.json: `running`, `finished`, `failed` or `interrupted`; or `lost` or `silent`, see `endings`."""
     ranks: tuple[LiveRank, ...]
+    note: str | None = None
+    """A sentence on a run that is lost or silent."""
 
 
 class BlockTail:
@@ -66,6 +76,8 @@ class BlockTail:
         newest: deque[bytes] = deque(maxlen=_NUM_BLOCKS)
         try:
             with open(self._path, "rb") as file:
+                if self._offset == 0:
+                    self._pass_over_middle(file)
                 file.seek(self._offset)
                 while (block := _next_block(file)) is not None:
                     block_type, payload = block
@@ -84,7 +96,21 @@ class BlockTail:
         except OSError:
             return None
 
+    def _pass_over_middle(self, file: Any) -> None:
+        """A long recording is taken up near its end; names are in its beginning, but for those that came much later."""
+        end_at = os.fstat(file.fileno()).st_size - _END_BYTES
+        if end_at < _BEGINNING_BYTES:
+            return
+        while file.tell() < _BEGINNING_BYTES and (block := _next_block(file)) is not None:
+            self._learn(*block)
+        file.seek(end_at)
+        first = _first_block(file.read(_END_BYTES))
+        if first is not None:
+            self._offset = end_at + first
+
     def _learn(self, block_type: int, payload: bytes) -> None:
+        if block_type == BlockType.ROWS:
+            return
         content = json.loads(payload)
         if block_type == BlockType.NAMES:
             self.names.update(enumerate(content[1:], content[0]))
@@ -100,6 +126,20 @@ def _next_block(file: Any) -> tuple[int, bytes] | None:
     magic, _, block_type, num_bytes, crc = HEADER.unpack(header)
     payload = file.read(num_bytes) if magic == MAGIC else b""
     return (block_type, payload) if len(payload) == num_bytes and is_whole(payload, crc) else None
+
+
+def _first_block(data: bytes) -> int | None:
+    """Where the first whole block begins in bytes that were cut out of a file; None without one."""
+    at = data.find(MAGIC)
+    while at >= 0:
+        file = io.BytesIO(data)
+        file.seek(at)
+        # the magic word alone may be anything, with a checksum of what follows it is a block
+        block = _next_block(file)
+        if block is not None and block[1]:
+            return at
+        at = data.find(MAGIC, at + 1)
+    return None
 
 
 class RankTail:
@@ -155,6 +195,8 @@ class RankTail:
         return self._levels["resident_bytes"] + self._levels.get("worker_resident_bytes", 0)
 
     def _status(self, entry: dict[str, Any], run_status: str, silent_s: float | None) -> str:
+        if run_status in (LOST, SILENT):
+            return "done" if self._events.facts.get("ended") else run_status
         if run_status != "running":
             if entry.get("signal") is not None and run_status == "failed" and entry.get("exit_code") is not None:
                 return "ended"
@@ -173,14 +215,23 @@ class Watcher:
         self._path = path
         self._folder, _ = open_run(path)
         self._tails: dict[int, RankTail] = {}
+        self._next_question = 0.0
 
     def look(self) -> LiveRun:
         _, run = open_run(self._path)
         # whatever somebody has made of the file
         entries = [e for e in run.get("ranks") or [] if isinstance(e, dict) and isinstance(e.get("rank"), int)]
-        status = str(run.get("status") or "unknown")
+        ending = self._ending(run)
         ranks = []
         for entry in entries:
             tail = self._tails.setdefault(entry["rank"], RankTail(self._folder, entry["rank"]))
-            ranks.append(tail.look(entry, status))
-        return LiveRun(run=self._folder.path.resolve().name, status=status, ranks=tuple(ranks))
+            ranks.append(tail.look(entry, ending.status))
+        name = self._folder.path.resolve().name
+        return LiveRun(run=name, status=ending.status, ranks=tuple(ranks), note=ending.note)
+
+    def _ending(self, run: dict[str, Any]) -> Ending:
+        if run.get("status") == "running":
+            if time.monotonic() < self._next_question:
+                return Ending("running")
+            self._next_question = time.monotonic() + _ASK_EVERY_S
+        return ending_of(self._folder, run)

@@ -1,19 +1,21 @@
 """Where a verb writes what it was told to: a page (`--html`), or another file."""
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from topout.cli.streams import NO_ROOM
 from topout.report.study_page import StudyPage, render
-from topout.schema.errors import TopoutError
-from topout.schema.run_folder import write_whole
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.run_folder import is_folder, write_whole
 
 
 def check_page(path: Path | None, name: str) -> Path | None:
     """Before anything runs: a study of an hour must not fail at its last line. A folder gets `name` in it."""
     if path is None:
         return None
-    target = path / name if path.is_dir() else path
+    target = path / name if is_folder(path) else path
     if target.suffix.lower() not in (".html", ".htm"):
         # `--html train.py` would replace the script
         raise TopoutError(f"--html {path} is no page.", why="Its name does not end in .html.", do=f"--html {name}")
@@ -21,12 +23,20 @@ def check_page(path: Path | None, name: str) -> Path | None:
     return target
 
 
-def check_file(path: Path | None, option: str, name: str) -> Path | None:
-    """As `check_page`, for the file of another option."""
+def check_file(path: Path | None, option: str, name: str, why_kept: Callable[[Path], str | None]) -> Path | None:
+    """As `check_page`, for the file of another option; `why_kept` says why a file that is there is not replaced."""
     if path is None:
         return None
-    target = path / name if path.is_dir() else path
+    target = path / name if is_folder(path) else path
+    suffix = Path(name).suffix
+    if target.suffix != suffix:
+        raise TopoutError(
+            f"{option} {path} is no {suffix} file.", why=f"Its name does not end in {suffix}.", do=f"{option} {name}"
+        )
     _check_folder(target, f"{option} {path}", f"{option} {name}")
+    why = why_kept(target) if os.path.lexists(target) else None
+    if why is not None:
+        raise TopoutError(f"{target} is there already.", why=why, do="name another file")
     return target
 
 
@@ -46,5 +56,12 @@ def write_page(path: Path, page: StudyPage) -> None:
 
 
 def _check_folder(target: Path, given: str, do: str) -> None:
-    if not target.parent.is_dir():
+    if not is_folder(target.parent):
         raise TopoutError(f"{given} cannot be written.", why=f"There is no folder {target.parent}.", do=do)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise TopoutError(
+            f"{given} cannot be written.",
+            why=f"{target.parent} may not be written, or is on a file system that can only be read.",
+            do=f"{do} in another folder",
+            exit_code=ExitCode.ENVIRONMENT,
+        )

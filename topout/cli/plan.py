@@ -33,7 +33,7 @@ def plan(
     *,
     system: str,
     samples: float | None = None,
-    epochs: float = 1,
+    epochs: float | None = None,
     target_loss: float | None = None,
     losses: Path | None = None,
     curve_batch: int | None = None,
@@ -41,7 +41,7 @@ def plan(
     max_nodes: int | None = None,
     nodes: str | None = None,
     within: str | None = None,
-    certainty: float = 0.9,
+    certainty: float | None = None,
     prices: Path | None = None,
     mesh: Path | None = None,
     what_if: Annotated[list[str] | None, Parameter(consume_multiple=False, negative="")] = None,
@@ -71,15 +71,15 @@ def plan(
     max_nodes
         The most to consider; all of the system when left out.
     nodes
-        Exactly these, such as 1,2,4 or 1..64.
+        Exactly these, such as 1,2,4 or 1..64, in place of --max-nodes.
     within
         Ask for the fewest node-hours that end in this time, such as 24h.
     certainty
-        How sure to be of ending in that time. Default: 0.9.
+        How sure to be of ending in the time of --within. Default: 0.9.
     prices
         A TOML file of dated prices, as for topout hardware --for.
     mesh
-        Where to write the mesh, should one be proposed.
+        Where to write the mesh, should one be proposed: a .toml file that is not there yet, or a folder.
     what_if
         A changed value, as for topout simulate; may be given several times.
     html
@@ -87,16 +87,16 @@ def plan(
     json
         Print all of it as JSON.
     """
-    _check_towards(samples, target_loss, losses, curve_batch)
+    _check_towards(samples, epochs, target_loss, losses, curve_batch)
     page = check_page(html, "plan.html")
-    mesh = check_file(mesh, "--mesh", "mesh.toml")
+    mesh = check_file(mesh, "--mesh", "mesh.toml", lambda _: "A mesh may hold rules by hand.")
     seen = look_into_run(job)
     described, machine, changed = apply_all(what_if or [], read_job(seen.job), read_system(system))
     counts = _counts(nodes, max_nodes, machine.value.nodes)
     check_nodes(counts, machine.value)
     critical = given(critical_batch) if critical_batch is not None else seen.critical
     work, said = (
-        of_epochs(samples, epochs, critical)
+        of_epochs(samples, 1.0 if epochs is None else epochs, critical)
         if target_loss is None
         else of_target(target_loss, losses or seen.losses, curve_batch or seen.batch, critical)
     )
@@ -138,11 +138,15 @@ def _tell(
 
 
 def _check_towards(
-    samples: float | None, target_loss: float | None, losses: Path | None, curve_batch: int | None
+    samples: float | None,
+    epochs: float | None,
+    target_loss: float | None,
+    losses: Path | None,
+    curve_batch: int | None,
 ) -> None:
     """An amount or a loss, and what belongs to it: what is given and not used would be taken for used."""
-    unused = {"--losses": losses, "--curve-batch": curve_batch} if target_loss is None else {"--samples": samples}
-    for option, value in unused.items():
+    of_amount, of_loss = {"--samples": samples, "--epochs": epochs}, {"--losses": losses, "--curve-batch": curve_batch}
+    for option, value in (of_loss if target_loss is None else of_amount).items():
         if value is not None:
             raise TopoutError(
                 f"{option} {value} is for another target.",
@@ -154,19 +158,32 @@ def _check_towards(
 def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
     if max_nodes is not None and max_nodes < 1:
         raise TopoutError(f"--max-nodes {max_nodes} are none.", why="A job runs on one at least.", do="--max-nodes 64")
+    if nodes is not None and max_nodes is not None:
+        raise TopoutError(
+            f"--nodes {nodes} and --max-nodes {max_nodes} exclude each other.",
+            why="--nodes says exactly which numbers to consider, --max-nodes to consider all up to one.",
+            do="leave one of them out",
+        )
     return node_counts(nodes or f"1..{most if max_nodes is None else min(max_nodes, most)}")
 
 
-def _deadline(within: str | None, certainty: float) -> Deadline | None:
+def _deadline(within: str | None, asked: float | None) -> Deadline | None:
+    certainty = 0.9 if asked is None else asked
     if not 0 < certainty < 1:
         raise TopoutError(f"{certainty} is no certainty.", why="It lies between 0 and 1.", do="--certainty 0.9")
-    return None if within is None else Deadline(hours=parse_duration(within, "--within") / 3600, certainty=certainty)
+    if within is not None:
+        return Deadline(hours=parse_duration(within, "--within") / 3600, certainty=certainty)
+    if asked is not None:
+        raise TopoutError(
+            f"--certainty {asked} stands alone.",
+            why="It is that of ending within a time, and none is given.",
+            do="--within 24h, or leave out --certainty",
+        )
+    return None
 
 
 def _write_mesh(found: Plan, path: Path | None) -> None:
     if path is None or found.mesh is None:
         return
-    if path.exists():
-        raise TopoutError(f"{path} is there already.", why="A mesh may hold rules by hand.", do="name another file")
     write_file(path, found.mesh.toml, "--mesh mesh.toml")
     print(f"{path}", file=sys.stderr)

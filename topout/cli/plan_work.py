@@ -9,7 +9,7 @@ from typing import Any
 
 from topout.analyze.measure import measure_run
 from topout.schema.errors import TopoutError
-from topout.schema.run_folder import RunFolder, open_run
+from topout.schema.run_folder import RunFolder, is_file, is_folder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
 from topout.study.description import calibration_of
 from topout.study.losses import read_losses
@@ -36,20 +36,20 @@ class Seen:
 def look_into_run(job: str) -> Seen:
     """`job`: a name, a file, or a run folder; a file in a run folder counts as the run's."""
     path = Path(job)
-    folder = path if path.is_dir() else path.parent
-    if path.is_dir():
+    folder = path if is_folder(path) else path.parent
+    if is_folder(path):
         path = calibration_of(folder)
-    if not path.is_file() or not RunFolder(folder).run_json.is_file():
-        return Seen(job=str(path) if path.is_file() else job)
+    if not is_file(path) or not is_file(RunFolder(folder).run_json):
+        return Seen(job=str(path) if is_file(path) else job)
     measures, _ = measure_run(RunFolder(folder))
-    size, noise = measures.input.batch_size, measures.noise_scale
+    size, noise = measures.rank_samples_per_step, measures.noise_scale
     batch = noise.batch_size if noise else size * measures.environment.num_ranks if size else None
     probe, losses = folder / FILE, folder / LOSSES
     return Seen(
         job=str(path),
         batch=batch,
-        critical=from_probe(probe) if probe.is_file() else from_noise_scale(noise),
-        losses=losses if losses.is_file() else None,
+        critical=from_probe(probe) if is_file(probe) else from_noise_scale(noise),
+        losses=losses if is_file(losses) else None,
         script=_script(open_run(folder)[1]),
     )
 

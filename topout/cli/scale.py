@@ -1,6 +1,6 @@
 """`topout scale`: a script on several numbers of ranks, or the folders of runs that were made so."""
 
-import shutil
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -11,19 +11,22 @@ from cyclopts import Parameter
 
 from topout.cli import scale_jobs
 from topout.cli.app import AS_TYPED
+from topout.cli.kept_runs import runs_root
 from topout.cli.page_files import check_page, write_page
 from topout.cli.scale_page import scale_page
 from topout.cli.scale_text import scale_text
 from topout.cli.training import check_script
+from topout.launch.bounds import check_numbers
 from topout.report.json_report import encode
 from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import DEFAULT_ROOT
+from topout.schema.spec import RunSpec
 from topout.study.largest_batch import Search, judge, largest_batch, room_of_rank, that_divides
 from topout.study.law_ranges import LawRange, law_ranges
 from topout.study.placement import current_allocation, options_inside
-from topout.study.scaling import Observed, Scaling, study
+from topout.study.scaling import Observed, Scaling, check_counts, study
 from topout.study.scaling_runs import (
+    Account,
     Batch,
     Ended,
     Point,
@@ -59,7 +62,7 @@ def scale(
     account: str | None = None,
     partition: str | None = None,
     runs_only: Annotated[bool, Parameter(negative="")] = False,
-    runs: Path = Path(DEFAULT_ROOT),
+    runs: Path | None = None,
     html: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -102,7 +105,7 @@ def scale(
     runs_only
         Make the runs and no study of them; one number of ranks will do.
     runs
-        Folder in which run folders are made. Default: topout-runs.
+        Folder in which run folders are made. Default: that of topout run, topout-runs.
     html
         Write the study as a page, too: a file that ends in .html, or a folder.
     json
@@ -110,21 +113,23 @@ def scale(
     """
     page = check_page(html, "scaling.html")
     _check_words(script_or_runs, mode, repeats)
-    folders = [Path(word) for word in script_or_runs]
-    if _are_runs(folders, ranks):
+    check_numbers(RunSpec(steps=steps, per_node=per_node))
+    told = Account(_say)
+    if _are_runs(script_or_runs, ranks):
         asked_of_runs = {
-            "ranks": ranks, "batch": batch, "batch-arg": batch_arg, "steps": steps, "ddp": ddp, "per-node": per_node,
-            "submit": submit, "dry-run": dry_run, "time": time, "account": account, "partition": partition,
-            "runs-only": runs_only,
+            "ranks": ranks, "batch": batch, "batch-arg": batch_arg, "batch-of": batch_of != "rank", "steps": steps,
+            "ddp": ddp, "per-node": per_node, "submit": submit, "dry-run": dry_run, "time": time, "account": account,
+            "partition": partition, "runs-only": runs_only,
         }  # fmt: skip
         _check_given(asked_of_runs, "Run folders were named, and nothing is run.")
-        observed = [run for folder in folders for run in _given(folder)]
+        observed = [run for word in script_or_runs for run in _given(Path(word), told)]
     else:
         if not submit:
             of_jobs = {"dry-run": dry_run, "time": time, "account": account, "partition": partition}
             _check_given(of_jobs, "It is for jobs, and --submit was not given.")
         counts = rank_counts(ranks, least=1 if runs_only else 2)
         options = [*(["--steps", str(steps)] if steps else []), *(["--ddp"] if ddp else [])]
+        runs = runs or runs_root()
         place = _Place(list(script_or_runs), options, runs, per_node, is_elsewhere=submit)
         asked = _batch(batch, Batch(None if batch is None else 1, batch_arg, batch_of), counts, mode, place)
         points = planned_points(counts, mode, asked)
@@ -136,12 +141,12 @@ def scale(
             planned = scale_jobs.submissions(points, jobs)
             if dry_run:
                 return scale_jobs.show(planned)
-            observed = scale_jobs.run_jobs(planned, repeats, _say)
+            observed = scale_jobs.run_jobs(planned, repeats, told)
         else:
-            observed = place.run(points, repeats)
+            observed = place.run(points, repeats, told)
         if runs_only:
             return ExitCode.FINE if observed else ExitCode.JOB_FAILED
-    _report(observed, mode, page, is_json=json)
+    _report(observed, told.left_out, mode, page, is_json=json)
     return ExitCode.FINE
 
 
@@ -156,32 +161,43 @@ def _check_words(script_or_runs: Sequence[str], mode: str | None, repeats: int) 
         raise TopoutError(f"--repeats {repeats}?", why="A point is run once at least.", do="--repeats 3")
 
 
-def _are_runs(folders: Sequence[Path], ranks: str | None) -> bool:
+def _are_runs(words: Sequence[str], ranks: str | None) -> bool:
     """Run folders, and no script; where neither can be meant, the word that is no run folder is an error."""
-    others = [folder for folder in folders if not any((folder / name).is_file() for name in ("run.json", "job.json"))]
-    first = folders[0]
-    is_script = first.is_file() or first.suffix == ".py" or first.name.startswith("-")
-    if not others or (first in others and (is_script or ranks is not None)):
-        return not others
+    first = Path(words[0])
+    # os.path, since pathlib raises for words that cannot be paths, such as long ones
+    is_script = os.path.isfile(first) or first.suffix == ".py" or first.name.startswith("-")  # noqa: PTH113
+    if not _is_run(words[0]) and (is_script or ranks is not None):
+        return False
+    other = next((word for word in words if not _is_run(word)), None)
+    if other is None:
+        return True
     raise TopoutError(
-        f"{others[0]} is no run folder." if others[0].exists() else f"There is no {others[0]}.",
+        f"{other} is no run folder." if os.path.exists(other) else f"There is no {other}.",  # noqa: PTH110
         why="Without a script all words are run folders, and one has run.json, or job.json of a job.",
         do="topout scale topout-runs/RUN1 topout-runs/RUN2, or topout scale --ranks 1,2 train.py",
     )
 
 
-def _report(observed: list[Observed], mode: str | None, page: Path | None, *, is_json: bool) -> None:
-    studies = [study(found, one) for one, found in by_mode(observed, mode).items()]
+def _is_run(word: str) -> bool:
+    """A run folder, or the folder of a job."""
+    return any(os.path.isfile(f"{word}/{name}") for name in ("run.json", "job.json"))  # noqa: PTH113
+
+
+def _report(
+    observed: list[Observed], left_out: list[str], mode: str | None, page: Path | None, *, is_json: bool
+) -> None:
+    check_counts(observed, left_out)
+    studies = [study(found, one, left_out) for one, found in by_mode(observed, mode).items()]
     ranges = [_ranges(found) for found in studies]
     _tell(studies, ranges, mode, is_json=is_json)
     if page is not None:
         write_page(page, scale_page(studies, ranges, observed[0].script, f"topout scale, {len(observed)} runs"))
 
 
-def _given(folder: Path) -> list[Observed]:
+def _given(folder: Path, account: Account) -> list[Observed]:
     if (folder / "run.json").is_file():
         return [observe(folder)]
-    return scale_jobs.observed_of(JobFolder(folder), None, _say)
+    return scale_jobs.observed_of(JobFolder(folder), None, account)
 
 
 class _Place:
@@ -197,7 +213,7 @@ class _Place:
     def options(self, ranks: int) -> list[str]:
         return [*self._options, *options_inside(self._allocation, ranks, self._per_node)]
 
-    def run(self, points: list[Point], repeats: int) -> list[Observed]:
+    def run(self, points: list[Point], repeats: int, account: Account) -> list[Observed]:
         """In turn, over and over: a machine drifts, and ratios must not. A point that failed is not tried again."""
         for point in points:
             self.options(point.ranks)
@@ -207,14 +223,15 @@ class _Place:
             for point in points * repeats:
                 if point in failed:
                     continue
-                one = run_point(point, self.options(point.ranks), self._script, self._runs, _say)
+                one = run_point(point, self.options(point.ranks), self._script, self._runs, account)
                 if one is None:
                     failed.add(point)
                 else:
                     found.append(one)
         except KeyboardInterrupt:
             if found:
-                _say("\nWhat was run so far:\n  topout scale " + " ".join(run.folder or run.name for run in found))
+                folders = " ".join(run.folder or run.name for run in found)
+                account.say(f"\nWhat was run so far:\n  topout scale {folders}")
             raise
         return found
 
@@ -270,8 +287,7 @@ def _tell(studies: list[Scaling], ranges: list[dict[str, list[LawRange]]], mode:
         content = {"mode": "both", "studies": told} if mode == "both" else told[0]
         sys.stdout.write(encode({"version": SCALE_VERSION, **content}))
     else:
-        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-        texts = [scale_text(found, of, width) for found, of in zip(studies, ranges, strict=True)]
+        texts = [scale_text(found, of) for found, of in zip(studies, ranges, strict=True)]
         print("\n\n".join(texts))
     shared = [note for note in studies[0].notes if all(note in found.notes for found in studies)]
     for note in shared:

@@ -4,7 +4,6 @@ All repeats of a point run inside its job, so that they share its hosts. Jobs of
 time and on different hosts: what they share, such as a file system, they share in earnest.
 """
 
-import json
 import os
 import sys
 import time
@@ -16,10 +15,11 @@ from topout.launch.target import with_target
 from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.near import near
+from topout.schema.run_folder import open_run
 from topout.schema.spec import RunSpec, find_config
 from topout.study.placement import nodes_for
 from topout.study.scaling import Observed
-from topout.study.scaling_runs import Batch, Point, Say, seen
+from topout.study.scaling_runs import Account, Batch, Point, Say, seen
 from topout.submit.follow import state_of
 from topout.submit.job_folder import JobFolder
 from topout.submit.scheduler import choose_scheduler, load_scheduler
@@ -103,33 +103,33 @@ def show(planned: Sequence[tuple[Point, Submission]]) -> int:
     return ExitCode.FINE
 
 
-def run_jobs(planned: Sequence[tuple[Point, Submission]], repeats: int, say: Say) -> list[Observed]:
+def run_jobs(planned: Sequence[tuple[Point, Submission]], repeats: int, account: Account) -> list[Observed]:
     """What the jobs' runs gave; a point whose job made none is said and left out. Ctrl-C leaves the jobs alone."""
     jobs: list[tuple[Point, JobFolder]] = []
     try:
         for number, (point, submission) in enumerate(planned, 1):
-            job = _in_line(point, submission, say, is_last_hope=number == len(planned) and not jobs)
+            job = _in_line(point, submission, account, is_last_hope=number == len(planned) and not jobs)
             if job is not None:
                 jobs.append((point, job))
-        _await(jobs, repeats, say)
+        _await(jobs, repeats, account.say)
     except KeyboardInterrupt:
         if jobs:
             folders = " ".join(near(job.path) for _, job in jobs)
-            say(f"\nThe jobs stay in line. When they have ended:\n  topout scale {folders}")
+            account.say(f"\nThe jobs stay in line. When they have ended:\n  topout scale {folders}")
         raise
-    return [run for point, job in jobs for run in observed_of(job, point, say)]
+    return [run for point, job in jobs for run in observed_of(job, point, account)]
 
 
-def _in_line(point: Point, submission: Submission, say: Say, *, is_last_hope: bool) -> JobFolder | None:
+def _in_line(point: Point, submission: Submission, account: Account, *, is_last_hope: bool) -> JobFolder | None:
     """None where the scheduler does not take it, such as more nodes than there are: the other points may do."""
     try:
         job, _ = submit(submission)
     except TopoutError as error:
         if is_last_hope:
             raise
-        say(f"Note    {counted(point.ranks, 'rank')}: left out. {error.problem} {error.why}")
+        account.leave_out(f"{counted(point.ranks, 'rank')}: left out. {error.problem} {error.why}")
         return None
-    say(f"{counted(point.ranks, 'rank'):>10}  job {job.job_id or '?'}  {near(job.path)}")
+    account.say(f"{counted(point.ranks, 'rank'):>10}  job {job.job_id or '?'}  {near(job.path)}")
     return job
 
 
@@ -167,8 +167,8 @@ def _is_over(job: JobFolder, state: str, repeats: int) -> bool:
 
 def _has_ended(run: Path) -> bool:
     try:
-        return bool(json.loads((run / "run.json").read_text()).get("status") != "running")
-    except (OSError, ValueError):
+        return bool(open_run(run)[1].get("status") != "running")
+    except TopoutError:
         return False
 
 
@@ -179,10 +179,11 @@ def _last_words(job: JobFolder) -> str:
         return ""
 
 
-def observed_of(job: JobFolder, point: Point | None, say: Say) -> list[Observed]:
+def observed_of(job: JobFolder, point: Point | None, account: Account) -> list[Observed]:
     """The runs of a job, in the order in which they were made; none is said with the job's last words."""
     folders = job.runs()[::-1]
     if not folders:
         ranks = f"{counted(point.ranks, 'rank')}: job" if point is not None else "job"
-        say(f"Note    {ranks} {job.job_id} made no run and is left out: {_last_words(job) or 'it left no output'}")
-    return [seen(folder, point, say) for folder in folders]
+        last_words = _last_words(job) or "it left no output"
+        account.leave_out(f"{ranks} {job.job_id} made no run and is left out: {last_words}")
+    return [seen(folder, point, account.say) for folder in folders]

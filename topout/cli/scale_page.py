@@ -7,11 +7,10 @@ from topout.report.axes import Axis, Chart, Line, Stop
 from topout.report.stacks import Column, Stacks
 from topout.report.study_page import Answer, Content, Section, StudyPage, Table
 from topout.schema.counted import counted
-from topout.schema.measures import PHASES
+from topout.schema.measures import PHASES, SERIAL_PHASES
 from topout.study.law_ranges import LawRange
 from topout.study.scaling import Scaling, ScalingPoint
 
-SERIAL = ("evaluation", "checkpoint")
 _MUCH = 0.15
 """Of a step: a serial part above it is named in the answer."""
 _BENDS = {
@@ -21,7 +20,17 @@ _BENDS = {
     ),
     "communication efficiency": (
         "Communication bends the curve: ",
-        "Groups of gradients, compression and overlap are in docs/ddp.md; a larger batch of a rank makes it rarer.",
+        "Groups of gradients and overlap are in docs/step.md, compression in docs/compression.md; a larger batch of a "
+        "rank makes it rarer.",
+    ),
+    "input": (
+        "Input bends the curve: ",
+        "Ranks wait longer for their batches than they should: `topout analyze RUN` of a run with the most ranks says "
+        "whether files, bandwidth or decoding hold them up, and docs/feed.md what helps.",
+    ),
+    "evaluation and saving": (
+        "A serial part bends the curve: ",
+        "Evaluation and saving do not shrink with more ranks (docs/evaluate.md, docs/checkpoints.md).",
     ),
     "computation": (
         "Computing itself becomes slower: ",
@@ -65,9 +74,10 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
     otherwise = "What bends the curve was not seen: " if found.is_bend_unseen else "It scales: "
     lead, advice = _BENDS.get(found.bends or "", (otherwise if found.bends is None else f"{found.bends}: ", ""))
     rest = f"efficiency {last.efficiency:.2f} at {last.ranks} ranks against {first.ranks}."
+    shares = f"; {first.ranks} ranks count as {first.ranks}" if first.ranks > 1 else ""
     serial = _serial(found)
-    if serial and found.bends == "computation":
-        lead, advice = "A serial part bends the curve: ", ""
+    if serial and found.bends == "evaluation and saving":
+        advice = ""
     evidence = [line for line in (serial, advice) if line]
     if found.knee is not None:
         evidence.append(
@@ -80,7 +90,7 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
         evidence=evidence,
         figures=[
             ("Samples per second", f"{last.samples_per_s:,.1f}", f"{_between(last)} at {last.ranks} ranks"),
-            ("Speed-up", f"{last.speedup:.2f}", f"of {last.ranks / first.ranks:.3g} that are possible"),
+            ("Speed-up", f"{last.speedup:.2f}", f"of {last.ranks} that are possible{shares}"),
             ("Knee", str(found.knee) if found.knee else "not reached", "the most ranks whose last doubling paid"),
         ],
     )
@@ -89,7 +99,7 @@ def _answer(found: Scaling, *, is_many: bool) -> Answer:
 def _serial(found: Scaling) -> str:
     """A part that more ranks do not shrink, where it is a large one."""
     first, last = found.points[0], found.points[-1]
-    late, early = (sum(point.phases_s.get(name, 0.0) for name in SERIAL) for point in (last, first))
+    late, early = (sum(point.phases_s.get(name, 0.0) for name in SERIAL_PHASES) for point in (last, first))
     if late < _MUCH * last.step_s or (found.mode == "strong" and late < 0.6 * early):
         return ""
     return (
@@ -116,7 +126,8 @@ def _sections(found: Scaling, fitted: Ranges, *, is_many: bool) -> list[Section]
     factors = _factors(found)
     if factors:
         parts.append(part("factors", "What bends it", "POP factors of each point's own runs: the one that falls bends "
-                          "the curve. Computation is what they leave unexplained, serial parts included.",
+                          "the curve. Computation is what they leave unexplained; input, evaluation and saving are "
+                          "part of it, and the answer on top names the one that grew most.",
                           factors))  # fmt: skip
     parts.append(part("phases", "Time of a step", "Where the time of a step goes, mean over ranks. A part that stays "
                       "as tall while the others shrink is serial, and bounds the rest.", _phases(found)))  # fmt: skip
@@ -269,7 +280,7 @@ def _computation(point: ScalingPoint, first: ScalingPoint) -> float:
 def _phases(found: Scaling) -> list[Content]:
     used = [name for name in PHASES if any(point.phases_s.get(name) for point in found.points)]
     # what does not shrink stands at the bottom, where columns are compared most easily
-    names = [name for name in used if name in SERIAL] + [name for name in used if name not in SERIAL]
+    names = [name for name in used if name in SERIAL_PHASES] + [name for name in used if name not in SERIAL_PHASES]
     stacks = Stacks(
         spoken="Milliseconds of a step by phase: "
         + "; ".join(f"{counted(p.ranks, 'rank')} {p.step_s * 1e3:,.1f} ms" for p in found.points),

@@ -6,15 +6,15 @@ from topout.study.law_ranges import LawRange
 from topout.study.scaling import Scaling, ScalingPoint
 
 
-def scale_text(found: Scaling, ranges: dict[str, list[LawRange]], width: int) -> str:
-    """`ranges`: what each law says of more ranks than were run."""
+def scale_text(found: Scaling, ranges: dict[str, list[LawRange]]) -> str:
+    """`ranges`: what each law says of more ranks than were run. Lines are as long as they are: numbers are not cut."""
     lines = [f"{found.mode} scaling\n", *_points(found), "", *_phases(found), ""]
     otherwise = "not known: communication was not seen" if found.is_bend_unseen else "nothing: it scales"
     lines.append(f"What bends it   {found.bends or otherwise}")
     lines.append(f"Knee            {found.knee if found.knee else 'not reached'}")
     if ranges:
         lines += ["", *_laws(found, ranges)]
-    return "\n".join(line[:width] for line in lines)
+    return "\n".join(lines)
 
 
 def _points(found: Scaling) -> list[str]:

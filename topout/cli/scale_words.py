@@ -1,6 +1,6 @@
 """The words of `topout scale`: where its options end and those of the script begin."""
 
-from pathlib import Path
+import os
 
 from topout.cli.run_options import ASKING
 from topout.schema.errors import TopoutError
@@ -21,6 +21,6 @@ def delimit_script(tokens: list[str]) -> list[str]:
                 do="--ranks 4,8,16 --per-node 4",
             )
         number += 1 if equals or name in FLAGS else 2
-    if number >= len(tokens) or tokens[number] == "--" or Path(tokens[number]).is_dir():
+    if number >= len(tokens) or tokens[number] == "--" or os.path.isdir(tokens[number]):  # noqa: PTH112 (bears long words)
         return tokens
     return [*tokens[:number], "--", *tokens[number:]]

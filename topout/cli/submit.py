@@ -38,7 +38,10 @@ FLAGS = frozenset({"--dry-run", "--rehearse", *run_options.ASKING})
 """Options without a value."""
 _OF_TASKS = frozenset({"-n", "--num-ranks", "--per-node"})
 """In a container the scheduler starts the ranks, and these are said to it alone."""
-_REHEARSED = frozenset({"-m", "--module", "--data-share", "--batch", "--filter", "--record", "--no-record"})
+_REHEARSED = frozenset({
+    "-m", "--module", "--data-share", "--batch", "--filter", "--record", "--no-record", "--packs", "--ddp",
+    "--no-onednn-backward",
+})  # fmt: skip
 
 
 def arrange(tokens: list[str]) -> list[str]:

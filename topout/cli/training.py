@@ -65,7 +65,21 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "onednn_backward": False if given.get("no_onednn_backward") else None,
         "runs": given.get("runs"),
     }
-    return resolve_spec(flags, find_config(None if is_module else script))
+    spec = resolve_spec(flags, find_config(None if is_module else script))
+    _check_recorded(spec)
+    return spec
+
+
+def _check_recorded(spec: RunSpec) -> None:
+    """Of the words typed: a file may be meant for runs that are recorded, too."""
+    origin = spec.origins["record"]
+    for option in ("profile", "filter"):
+        if not spec.record and spec.origins[option] == "command line":
+            raise TopoutError(
+                f"--{option} is of no use where nothing is recorded.",
+                why="--no-record says so" if origin == "command line" else f"record = false says so ({origin})",
+                do=f"leave out --{option}" + (", or --no-record" if origin == "command line" else ", or pass --record"),
+            )
 
 
 def check_script(script: str | None) -> None:
@@ -93,6 +107,12 @@ def _binding(bind: str | None, no_bind: bool) -> dict[str, Any]:
     if bind is None:
         return {"bind": "none" if no_bind else None}
     policy, wants_report = parse_bind(bind)
+    if no_bind and policy != "none" and bind != "report":
+        raise TopoutError(
+            f"--bind {bind} and --no-bind exclude each other.",
+            why="--no-bind is the same as --bind none.",
+            do="leave one of them out",
+        )
     return {"bind": "none" if no_bind else policy, "bind_report": wants_report}
 
 
@@ -101,7 +121,7 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     if result.status == "followed":
         return result.exit_code
     finished = None
-    if wants_report and result.folder is not None:
+    if wants_report and result.folder is not None and not result.is_refused:
         # after the job: its start need not wait for what explains its end
         from topout.cli.finish import finish
 
@@ -114,7 +134,7 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
             print((finished.json_text if finished else None) or _bare(result), flush=True)
     elif finished is not None and not is_quiet:
         _talk(f"\n{finished.text}")
-    elif result.folder is not None and not is_quiet:
+    elif result.folder is not None and not is_quiet and not result.is_refused:
         from topout.schema.near import near
 
         place = near(result.folder.text)

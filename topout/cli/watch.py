@@ -4,6 +4,7 @@ Watching costs the job nothing and needs no connection to it, only the folder. F
 """
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -16,10 +17,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from topout.cli.kept_runs import newest_run, runs_root
 from topout.cli.live import LiveRank, LiveRun, Watcher
 from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
-from topout.schema.run_folder import DEFAULT_ROOT, open_run
+from topout.schema.run_folder import RUN_JSON, is_file, open_run
 
 if TYPE_CHECKING:
     from topout.submit.job_folder import JobFolder
@@ -30,7 +32,7 @@ _MOST_NUMBERS = 5
 """Of jobs, in an error."""
 _LINES_AROUND = 7
 """Of a pane, beside the ranks: title, header, rules, summary."""
-_STYLES = {"failed": "bold red", "silent": "yellow", "ended": "dim", "done": "green"}
+_STYLES = {"failed": "bold red", "lost": "bold red", "silent": "yellow", "ended": "dim", "done": "green"}
 
 
 def watch(
@@ -45,7 +47,8 @@ def watch(
     Parameters
     ----------
     run
-        A run folder, or the folder or number of a submitted job; the newest run under topout-runs when left out.
+        A run folder, or the folder or number of a submitted job; the newest run under topout-runs (or
+        runs of topout.toml) when left out.
     once
         Print one frame and leave.
     json_output
@@ -54,7 +57,7 @@ def watch(
     job = None if run is None else _job(run)
     if job is not None and (once or json_output) and not job.runs():
         return _tell_state(job, is_json=json_output)
-    path = _awaited(job, None) if job is not None else run if run is not None else _newest_run()
+    path = _awaited(job, None) if job is not None else run if run is not None else newest_run()
     while path is not None:
         _watch(path, once=once, json_output=json_output)
         # a job that stopped on request goes on in another run
@@ -68,24 +71,24 @@ def _watch(path: Path, *, once: bool, json_output: bool) -> None:
     console = Console()
     if json_output:
         print(json.dumps(asdict(watcher.look())))
-    elif once:
-        console.print(pane(watcher.look(), most_rows=None))
-    elif console.is_terminal:
-        _follow(watcher, console)
+        return
+    if once:
+        last = watcher.look()
+        console.print(pane(last, most_rows=None))
     else:
-        _follow_in_a_log(watcher)
-    if not json_output:
-        print(f"Next    topout analyze {path}", file=sys.stderr)
+        last = _follow(watcher, console) if console.is_terminal else _follow_in_a_log(watcher)
+    if last.note is not None:
+        print(f"Note    {last.note}", file=sys.stderr)
+    print(f"Next    topout analyze {path}", file=sys.stderr)
 
 
 def _job(run: Path) -> "JobFolder | None":
-    from topout.schema.spec import find_config, resolve_spec
     from topout.submit.job_folder import find_job
 
     # where `topout submit` puts jobs from this folder
-    runs = Path(resolve_spec({}, find_config(None)).runs)
-    found = None if (run / "run.json").exists() else find_job(run, runs)
-    if found is None and len(run.parts) == 1 and not run.exists():
+    runs = runs_root()
+    found = None if is_file(run / RUN_JSON) else find_job(run, runs)
+    if found is None and len(run.parts) == 1 and not os.path.lexists(run):
         raise _nothing_to_watch(run, runs)
     return found
 
@@ -124,23 +127,18 @@ def _has_stopped(path: Path) -> bool:
     return bool(open_run(path)[1].get("exit_code") == STOPPED_EXIT_CODE)
 
 
-def _newest_run() -> Path:
-    # imports the whole analysis, which a watcher of a named run need not wait for
-    from topout.cli.analyze import newest_run
-
-    return newest_run(Path(DEFAULT_ROOT))
-
-
-def _follow(watcher: Watcher, console: Console) -> None:
+def _follow(watcher: Watcher, console: Console) -> LiveRun:
+    """Until the job has ended; the last look."""
     live_run = watcher.look()
     with Live(pane(live_run, most_rows=_room(console)), console=console, auto_refresh=False) as live:
         while live_run.status == "running":
             time.sleep(_EVERY_S)
             live_run = watcher.look()
             live.update(pane(live_run, most_rows=_room(console)), refresh=True)
+    return live_run
 
 
-def _follow_in_a_log(watcher: Watcher) -> None:
+def _follow_in_a_log(watcher: Watcher) -> LiveRun:
     next_line = 0.0
     while True:
         live_run = watcher.look()
@@ -148,7 +146,7 @@ def _follow_in_a_log(watcher: Watcher) -> None:
             next_line = time.monotonic() + _EVERY_S_IN_A_LOG
             print(summary(live_run), flush=True)
         if live_run.status != "running":
-            return
+            return live_run
         time.sleep(_EVERY_S)
 
 
@@ -209,7 +207,7 @@ def _cells(rank: LiveRank) -> list[str]:
 
 
 def _milliseconds(duration_ns: int) -> str:
-    return f"{duration_ns / 1e6:.1f} ms" if duration_ns < 1e9 else f"{duration_ns / 1e9:.2f} s"
+    return f"{duration_ns / 1e6:.1f} ms" if duration_ns < 999.95e6 else f"{duration_ns / 1e9:.2f} s"
 
 
 def _gigabytes(num_bytes: int | None) -> str:

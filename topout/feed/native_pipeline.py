@@ -108,6 +108,8 @@ class NativeImagePipeline:
         if self._pool is not None:
             self._library.pool_close(self._pool)
             self._pool = None
+        for native in self._native:
+            native.close()
         self._twin.close()
 
     def _open_pool(self) -> int:

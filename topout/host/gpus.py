@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from topout.host.kernel_files import field_of, read_int, read_text
@@ -48,7 +48,12 @@ def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
         shown = _select(shown, environ.get("ROCR_VISIBLE_DEVICES"))
         # HIP numbers what ROCr has left over
         return _select(shown, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
-    return _select(shown, environ.get("CUDA_VISIBLE_DEVICES"))
+    return _enumerated(_select(shown, environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def _enumerated(shown: list[Gpu]) -> list[Gpu]:
+    """A process gets one MIG device at most, the first, and no whole GPU beside it (NVIDIA, MIG User Guide)."""
+    return [gpu for gpu in shown if gpu.parts][:1] or shown
 
 
 def _select(gpus: list[Gpu], entries: str | None) -> list[Gpu]:
@@ -61,7 +66,8 @@ def _select(gpus: list[Gpu], entries: str | None) -> list[Gpu]:
             shown.append(gpus[int(entry)])
         elif entry.startswith("MIG-"):
             owners = [gpu for gpu in gpus if entry in gpu.parts or (gpu.uuid and gpu.uuid in entry)]
-            shown.append((owners or gpus or [Gpu(name="MIG device", vendor="nvidia")])[0])
+            owner = (owners or gpus or [Gpu(name="MIG device", vendor="nvidia")])[0]
+            shown.append(replace(owner, parts=(entry,)))
         elif entry.startswith("GPU-") and (named := [gpu for gpu in gpus if gpu.uuid.startswith(entry)]):
             shown.append(named[0])
         else:

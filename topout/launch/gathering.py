@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 from topout import __version__
+from topout.host.open_files import allow_open_files
 from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
-from topout.launch.open_files import allow_open_files
 from topout.launch.plain_values import from_plain
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire

@@ -18,3 +18,5 @@ class JobResult:
     last_words: str | None = None
     """The first failing rank's traceback, or why the job was ended; to be printed after everything else."""
     notes: tuple[str, ...] = ()
+    is_refused: bool = False
+    """It was ended because it could not have done what was asked: there is nothing to explain but that."""

@@ -12,9 +12,9 @@ import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from topout.host.open_files import allow_open_files
 from topout.launch.becoming import load_ahead
 from topout.launch.log_pipe import LogPipe
-from topout.launch.open_files import allow_open_files
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess

@@ -55,13 +55,19 @@ def rank_environment(
         environment["TOPOUT_DDP"] = "1"
     if run is not None:
         environment["TOPOUT_RUN"] = str(run)
-    environment.setdefault("OMP_NUM_THREADS", str(rank.num_threads))
+    if "OMP_NUM_THREADS" not in inherited or _is_of_pbs(inherited):
+        environment["OMP_NUM_THREADS"] = str(rank.num_threads)
     for name, value in _defaults(rank, world).items():
         environment.setdefault(name, value)
     if spec.record:
         environment.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_RECORDER_ROWS))
         environment.setdefault("TORCH_NCCL_ENABLE_TIMING", "1")
     return environment
+
+
+def _is_of_pbs(inherited: Mapping[str, str]) -> bool:
+    """PBS sets both to one number, the cores of the host's whole share; each rank would start so many threads."""
+    return "PBS_JOBID" in inherited and inherited.get("NCPUS") == inherited["OMP_NUM_THREADS"]
 
 
 def _stands_for_python(world: World, spec: RunSpec, scheduler: str | None) -> bool:

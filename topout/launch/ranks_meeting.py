@@ -11,10 +11,10 @@ import socket
 import threading
 import time
 
+from topout.host.open_files import allow_open_files
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world, detect_allocation
 from topout.launch.leading import find_lead, head_addresses, own_address
-from topout.launch.open_files import allow_open_files
 from topout.launch.ports import reusable
 from topout.launch.rendezvous import INTERFACE_VARIABLE, connect, job_ports, job_token, listen
 from topout.launch.wire import HANDSHAKE_S, NotOursError, Wire

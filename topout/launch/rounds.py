@@ -231,6 +231,7 @@ class _Round:
             folder=folder,
             last_words=words,
             notes=tuple(record.content["notes"]),
+            is_refused=outcome.cause is Cause.SINGLE_DEVICE,
         )
 
     def _judge(

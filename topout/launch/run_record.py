@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
+from topout.schema.launcher_process import describe_launcher
 from topout.schema.light_dataclass import names_of
 from topout.schema.run_folder import RUN_JSON, RUN_VERSION, RunFolder, write_whole
 from topout.schema.spec import RunSpec
@@ -21,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+MARK_VARIABLE = "TOPOUT_MARK"
+"""What whoever starts a run says to know it again among others; kept in run.json."""
 _SECONDS_BETWEEN_WRITES = 2.0
 _MOST_NOTES = 200
 
@@ -51,6 +54,8 @@ class RunRecord:
             "ranks": [_rank_entry(rank) for rank in world.ranks],
             "versions": {},
             "job": os.environ.get("TOPOUT_JOB"),
+            "mark": os.environ.get(MARK_VARIABLE),
+            "launcher": describe_launcher(),
             "git_commit": None,
             "restart": restart,
             "notes": [],

@@ -15,9 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from topout.host.open_files import allow_open_files
 from topout.launch.allocation import Allocation
 from topout.launch.detect import scheduler_plugin
-from topout.launch.open_files import allow_open_files
 from topout.launch.rendezvous import (
     HEAD_VARIABLE,
     INTERFACE_VARIABLE,

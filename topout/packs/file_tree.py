@@ -8,9 +8,11 @@ so that whoever reads it says so. Not for what is in the files.
 import errno
 import os
 import stat
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,17 +46,10 @@ def walk_files(root: Path, num_threads: int = 8) -> FileTree:
     """Raises TopoutError where a folder cannot be listed: a pack that silently lacks one is worse than none."""
     files: list[tuple[bytes, int, int]] = []
     num_folders, num_others = 0, 0
-    top = os.fsencode(root)
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="topout-walk") as threads:
-        waiting: set[Future[_Folder]] = {threads.submit(_list, top, b"", frozenset())}
-        while waiting:
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in done:
-                found = future.result()
-                files += found.files
-                num_folders += 1
-                num_others += found.num_others
-                waiting |= {threads.submit(_list, top, path, ancestry) for path, ancestry in found.folders}
+    for found in _folders(os.fsencode(root), num_threads):
+        files += found.files
+        num_folders += 1
+        num_others += found.num_others
     files.sort()
     return FileTree(
         root=root,
@@ -64,6 +59,24 @@ def walk_files(root: Path, num_threads: int = 8) -> FileTree:
         num_folders=num_folders,
         num_others=num_others,
     )
+
+
+def _folders(top: bytes, num_threads: int) -> Iterator[_Folder]:
+    """Each as soon as it is listed: those that wait are counted, since looking at all of them each time adds up."""
+    listed: SimpleQueue[Future[_Folder]] = SimpleQueue()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="topout-walk") as threads:
+        try:
+            threads.submit(_list, top, b"", frozenset()).add_done_callback(listed.put)
+            num_waiting = 1
+            while num_waiting:
+                found = listed.get().result()
+                for path, ancestry in found.folders:
+                    threads.submit(_list, top, path, ancestry).add_done_callback(listed.put)
+                num_waiting += len(found.folders) - 1
+                yield found
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
 
 
 def _list(top: bytes, relative: bytes, ancestry: _Ancestry) -> _Folder:

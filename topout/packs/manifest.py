@@ -79,6 +79,13 @@ class Manifest:
     dictionaries: dict[str, str] = field(default_factory=dict)
     """Field -> trained dictionary of its codec, base64."""
 
+    @property
+    def changes(self) -> dict[str, int | str | list[int | str]]:
+        """Those of the options by which a sample's bytes may differ from its file's."""
+        done = {name: value for name, value in self.options.items() if value is not None}
+        done.pop("check_images", None)
+        return done
+
     def dictionary_bytes(self) -> dict[str, bytes]:
         return {name: base64.b64decode(text) for name, text in self.dictionaries.items()}
 

@@ -1,15 +1,20 @@
-"""A file of a pack in memory: mapped, with size, header and trailer checked, its contents checked when asked.
+"""A file of a pack: size, header and trailer checked when it is opened, its contents checked when asked.
 
-A map reads as fast as memory and costs nothing to open, but a file that is cut short while it is mapped kills the
-reader. Packs are never altered in place, so that takes a full disk or a hand; files are checked to be whole before.
+Read by system calls, so that a file that is cut short meanwhile, or a disk that fails, is damage with a name. `view`
+maps it: as fast as memory, but there the same ends the process. Packs are never altered in place, so that takes a full
+disk or a hand.
 """
 
 import contextlib
+import errno
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from topout.host.open_files import allow_open_files
 from topout.packs.checksum import crc32c
 from topout.packs.damage import DamagedPack
 from topout.packs.layout import (
@@ -24,11 +29,24 @@ from topout.packs.layout import (
 from topout.packs.manifest import FileEntry
 from topout.schema.errors import ExitCode, TopoutError
 
+Opened = TypeVar("Opened")
+_CHUNK_BYTES = 4 << 20
+_MORE_FILES = 1024
+"""To be allowed when the files that a process may have open are used up."""
+
+
+class Descriptor:
+    """Closed with the last who holds it: nobody reads by a number that meanwhile is another file's."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
 
 class MappedFile:
-    """Opened when first used, by any thread."""
-
-    _fd: int | None = None
+    """Opened when first used, by any thread; closed, it opens again when it is used again."""
 
     def __init__(
         self, pack: Path, path: Path, entry: FileEntry, *, kind: FileKind, pack_id: bytes, number: int = 0
@@ -39,46 +57,74 @@ class MappedFile:
         self._pack = pack
         self._expected = (kind, pack_id, number)
         self._lock = threading.Lock()
+        self._descriptor: Descriptor | None = None
         self._view: memoryview | None = None
         self._map: mmap.mmap | None = None
         self._trailer: Trailer | None = None
         self._is_verified = False
 
-    def __del__(self) -> None:
-        # the map goes with the last who reads it; a descriptor would stay, and keep the room of a file that is deleted
-        if self._fd is not None:
-            os.close(self._fd)
-
     def open(self) -> None:
         """Now, and not when first used; raises DamagedPack where it is not there or not whole."""
-        self._open()
+        _ = self.descriptor
+
+    @property
+    def is_open(self) -> bool:
+        """For reading with system calls."""
+        return self._descriptor is not None
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Whoever keeps it can read on although the file is closed here."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            with self._lock:
+                descriptor = self._descriptor = self._descriptor or self._opened()
+        return descriptor
+
+    @property
+    def fd(self) -> int:
+        """Good until the file is closed here."""
+        return self.descriptor.number
 
     @property
     def view(self) -> memoryview:
-        """The whole file."""
-        return self._view if self._view is not None else self._open()
+        """The whole file, mapped; a map has a descriptor of its own, so none is left open beside it."""
+        view = self._view
+        if view is None:
+            with self._lock:
+                view = self._view = self._mapped() if self._view is None else self._view
+        return view
 
     @property
     def trailer(self) -> Trailer:
         if self._trailer is None:
-            self._open()
+            self.open()
         assert self._trailer is not None
         return self._trailer
 
-    @property
-    def fd(self) -> int:
-        """For those who read with system calls."""
-        if self._fd is None:
-            self._open()
-        assert self._fd is not None
-        return self._fd
+    def read(self, offset: int, length: int) -> bytes:
+        """A part of the file, unverified; raises MisshapenError where it cannot be read."""
+        return _read(self.descriptor, offset, length)
 
     def verify(self) -> None:
         """Every byte before the trailer, once."""
-        if not self._is_verified:
-            if crc32c(self.view[: self.size_bytes - TRAILER_BYTES]) != self.trailer.data_crc:
-                raise self._damage("its bytes do not match the checksum in its trailer")
-            self._is_verified = True
+        if self._is_verified:
+            return
+        with self._lock:
+            descriptor = self._descriptor or self._opened()
+        crc, end = 0, self.size_bytes - TRAILER_BYTES
+        try:
+            for start in range(0, end, _CHUNK_BYTES):
+                crc = crc32c(_read(descriptor, start, min(_CHUNK_BYTES, end - start)), crc)
+        except MisshapenError as error:
+            raise self._damage(str(error)) from error
+        if crc != self.entry.data_crc:  # which is also the trailer's
+            raise self._damage("its bytes do not match the checksum in its trailer")
+        self._is_verified = True
+
+    def rest(self) -> None:
+        """Closes what `read` has opened, until it is used again; a map stays."""
+        self._descriptor = None
 
     def close(self) -> None:
         with self._lock:
@@ -87,43 +133,36 @@ class MappedFile:
                 # somebody may still hold a part of it; the memory goes when they do
                 with contextlib.suppress(BufferError):
                     self._map.close()
-            if self._fd is not None:
-                os.close(self._fd)
-            self._view = self._map = self._fd = self._trailer = None
+            self._view = self._map = self._descriptor = self._trailer = None
 
-    def _open(self) -> memoryview:
-        with self._lock:
-            if self._view is not None:
-                return self._view
-            try:
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise DamagedPack(self._pack, f"{self.path} is missing.", "the pack's list of files has it") from None
-            except OSError as error:
-                raise TopoutError(
-                    f"{self.path} cannot be opened.",
-                    why=error.strerror or str(error),
-                    do="check its permissions and the limit of open files (ulimit -n)",
-                    exit_code=ExitCode.ENVIRONMENT,
-                ) from error
-            try:
-                self._trailer = self._checked(fd)
-                self._map = mmap.mmap(fd, self.size_bytes, prot=mmap.PROT_READ)
-            except BaseException:
-                os.close(fd)
-                raise
-            self._fd = fd
-            self._view = memoryview(self._map)
-            return self._view
+    def _opened(self) -> Descriptor:
+        try:
+            descriptor = Descriptor(_with_room(lambda: os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)))
+        except FileNotFoundError:
+            raise DamagedPack(self._pack, f"{self.path} is missing.", "the pack's list of files has it") from None
+        except OSError as error:
+            raise self._cannot_open(error) from error
+        self._trailer = self._checked(descriptor)
+        return descriptor
 
-    def _checked(self, fd: int) -> Trailer:
-        size_bytes = os.fstat(fd).st_size
+    def _mapped(self) -> memoryview:
+        descriptor = self._descriptor or self._opened()
+        try:
+            self._map = _with_room(lambda: mmap.mmap(descriptor.number, self.size_bytes, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise self._cannot_open(error) from error
+        except ValueError as error:
+            raise self._damage(str(error)) from error
+        return memoryview(self._map)
+
+    def _checked(self, descriptor: Descriptor) -> Trailer:
+        size_bytes = os.fstat(descriptor.number).st_size
         if size_bytes != self.size_bytes:
             way = "cut short" if size_bytes < self.size_bytes else "longer"
             raise self._damage(f"it is {way}: {size_bytes} bytes, not the {self.size_bytes} of the pack's list")
         try:
-            header = decode_header(os.pread(fd, HEADER_BYTES, 0))
-            trailer = decode_trailer(os.pread(fd, TRAILER_BYTES, size_bytes - TRAILER_BYTES))
+            header = decode_header(_read(descriptor, 0, HEADER_BYTES))
+            trailer = decode_trailer(_read(descriptor, size_bytes - TRAILER_BYTES, TRAILER_BYTES))
         except MisshapenError as error:
             raise self._damage(str(error)) from error
         if (header.kind, header.pack_id, header.number) != self._expected:
@@ -134,3 +173,36 @@ class MappedFile:
 
     def _damage(self, why: str) -> DamagedPack:
         return DamagedPack(self._pack, f"{self.path} is damaged.", why)
+
+    def _cannot_open(self, error: OSError) -> TopoutError:
+        return TopoutError(
+            f"{self.path} cannot be opened.",
+            why=error.strerror or str(error),
+            do="check its permissions and the limit of open files (ulimit -n)",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+
+
+def _read(descriptor: Descriptor, offset: int, length: int) -> bytes:
+    try:
+        data = os.pread(descriptor.number, length, offset)
+        # one call gives at most 2 GiB
+        while len(data) < length:
+            more = os.pread(descriptor.number, length - len(data), offset + len(data))
+            if not more:
+                raise MisshapenError("the file was cut short while it was open")
+            data += more
+    except OSError as error:
+        raise MisshapenError(f"the file cannot be read there: {error.strerror or error}") from error
+    return data
+
+
+def _with_room(opening: Callable[[], Opened]) -> Opened:
+    """Tried once more where this process's files are used up: the limit can often be raised."""
+    try:
+        return opening()
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+    allow_open_files(_MORE_FILES)
+    return opening()

@@ -1,9 +1,12 @@
 """A pack, opened for reading: any sample by number, verified on every read, batches of fixed fields as one gather.
 
 Opening reads pack.json and maps the index; nothing is done per sample. Any number of threads may read at once, and
-processes forked later share the pages. Not for training loops as such: `topout.Loader` decodes and prefetches as well.
+processes forked later share the index. Records are read by system calls, so that what cannot be read is a damaged
+sample; the library gathers small ones from maps. Not for training loops as such: `topout.Loader` decodes and prefetches
+as well.
 """
 
+import errno
 import operator
 import os
 from bisect import bisect_right
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from topout.host.open_files import allow_open_files, most_open_files
 from topout.packs.damage import POLICIES, DamagedPack, DamagedSample
 from topout.packs.fields import Field, Sample
 from topout.packs.layout import HEADER_BYTES, FileKind, MisshapenError, column_name, row_dtype
@@ -72,6 +76,10 @@ class Pack:
         )
         self._repair = repair
         self._is_closed = False
+        # a descriptor and a map of each, at most
+        allow_open_files(2 * len(self.shards))
+        self._most_open = most_open_files() // 2
+        self._num_opened = 0
         self._native: Any = None
         """None: not looked for yet; False: not to be had."""
         self._gathered_fields: dict[tuple[str, ...] | None, tuple[Field, ...]] = {}
@@ -121,7 +129,7 @@ class Pack:
         return self._all(numbers, self.sample)
 
     def field_bytes(self, number: int, name: str) -> memoryview:
-        """The stored bytes of a variable field, such as a JPEG; nothing is copied."""
+        """The stored bytes of a variable field, such as a JPEG, as they lie in the record."""
         names = [field.name for field in self.layout.variable]
         if name not in names:
             raise TopoutError(
@@ -203,6 +211,8 @@ class Pack:
         """The record that a row points at; raises DamagedSample where it does not match the row's checksum."""
         # the shard is told from the number: a row that says otherwise is damaged
         shard = self.shards[self.shard_of(number)]
+        if not shard.is_open:
+            self._open(shard)
         try:
             return shard.record(row, number)
         except MisshapenError as error:
@@ -218,6 +228,25 @@ class Pack:
             found = self._repair(self, number)
             self.damage.append(damaged)
             return found
+
+    def _open(self, shard: ShardFile) -> None:
+        """Half of the files that a process may have open are for others: shards are closed, to open when needed."""
+        if self._num_opened >= self._most_open:
+            self._let_rest()
+        try:
+            shard.open()
+        except TopoutError as error:
+            # maps, other packs and the script have files open as well
+            if getattr(error.__cause__, "errno", None) != errno.EMFILE:
+                raise
+            self._let_rest()
+            shard.open()
+        self._num_opened += 1
+
+    def _let_rest(self) -> None:
+        self._num_opened = 0
+        for shard in self.shards:
+            shard.rest()
 
     def _is_index_whole(self) -> bool:
         try:

@@ -67,14 +67,30 @@ class NativePack:
             shard = None if self._opened[number] else self._pack.near_shard(number)
             if shard is None:
                 continue
-            self._descriptors[number] = shard.fd
             if self._is_mapped:
                 whole = np.frombuffer(shard.view, np.uint8)
                 self._held.append(whole)
                 self._maps[number] = whole.ctypes.data
+                shard.rest()
+            else:
+                # taken once: the pack may let a shard rest that is used here
+                descriptor = shard.descriptor
+                if self._pack.keeps_shards:
+                    self._held.append(descriptor)
+                self._descriptors[number] = descriptor.number
             self.files[number] = shard
             self._opened[number] = True
         self._is_all_open = bool(self._opened.all()) and self._pack.keeps_shards
+
+    def close(self) -> None:
+        """Lets go of all shards, to open them again when they are needed; no batch may be under way."""
+        self._is_all_open = False
+        self._opened[:] = False
+        self._descriptors[:] = -1
+        self._maps[:] = 0
+        self.files.clear()
+        del self._held[1:]
+        self._columns.clear()
 
     def in_use(self) -> list[ShardFile]:
         """Shards that another thread could let go of; whoever has the list keeps them open."""

@@ -62,6 +62,7 @@ def _raw(pack: Pack) -> Iterator[tuple[int, int]]:
             until = round(share * (offset + size))
             yield until - given, size
             given = until
+        shard.rest()
 
 
 def _records(pack: Pack, order: list[int]) -> Iterator[tuple[int, int]]:

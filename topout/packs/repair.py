@@ -175,8 +175,12 @@ def maker_for(manifest: Manifest, source: Path) -> tuple[ShardMaker, Listing]:
 def options_of(manifest: Manifest) -> PackOptions:
     """Those the pack was made with; what was skipped then is skipped again."""
     changes: dict[str, Any] = dict(manifest.options)
-    if "columns" in changes:
-        changes["columns"] = tuple(changes["columns"])
+    # where nothing was skipped, no image need be decoded to know which were
+    changes["check_images"] = "check_images" in changes and manifest.num_skipped > 0
+    # older packs do not say which images were changed: it was the first
+    changes["images"] = changes.get("images", [field.name for field in manifest.fields if field.is_image][:1])
+    for name in {"columns", "images"} & changes.keys():
+        changes[name] = tuple(changes[name])
     if "upsample_bands" in changes:
         height, width = changes["upsample_bands"]
         changes["upsample_bands"] = (height, width)

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.packs.checksum import crc32c
-from topout.packs.damage import DamagedPack
 from topout.packs.layout import HEADER_BYTES, TRAILER_BYTES, FileKind, MisshapenError, row_crc
 from topout.packs.manifest import ShardEntry
 from topout.packs.mapped_file import MappedFile
@@ -40,18 +39,21 @@ class ShardFile(MappedFile):
         length, offset = int(row["length"]), int(row["offset"])
         if int(row["shard"]) != self.number or not HEADER_BYTES <= offset <= offset + length <= self.data_end:
             raise MisshapenError("its index row points to where no record of it can be")
-        record = self.view[offset : offset + length]
+        record = self.read(offset, length)
         if row_crc(crc32c(record), row.tobytes(), number) != int(row["crc"]):
             raise MisshapenError("its bytes do not match their checksum")
-        return record
+        return memoryview(record)
 
     def footer(self, dtype: np.dtype[Any]) -> Footer:
         """Verified by the footer's own checksum."""
         trailer = self.trailer
-        block = self.view[trailer.footer_offset : trailer.footer_offset + trailer.footer_bytes]
+        try:
+            block = self.read(trailer.footer_offset, trailer.footer_bytes)
+        except MisshapenError as error:
+            raise self._damage(f"its footer: {error}") from error
         if crc32c(block) != trailer.footer_crc:
-            raise DamagedPack(self._pack, f"{self.path} is damaged.", "its footer does not match its checksum")
-        return decode_footer(bytes(block), trailer.num_rows, dtype)
+            raise self._damage("its footer does not match its checksum")
+        return decode_footer(block, trailer.num_rows, dtype)
 
 
 def encode_footer(rows: NDArray[Any], names: list[bytes]) -> bytes:

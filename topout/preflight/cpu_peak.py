@@ -15,6 +15,10 @@ _ONE_FMA = re.compile(
     r"xeon\S*\s+(silver|bronze)\s+\d[12]\d\d|gold\s+5[12]\d\d|1[01]th gen .*core|i[3579]-1[01]\d\d", re.I
 )
 _TWO_FMA_AFTER_ALL = re.compile(r"gold\s+5[12]22\b", re.I)
+_HALVES = re.compile(r"epyc ([489]\d\d4|9[brv]\d4|9v33x|9v64h)|mi300[ac]\b|ryzen", re.I)
+"""Zen 4: EPYC 9004, 8004 and 4004, those that clouds have made for them, and the MI300's own cores."""
+_TWO_OF_ARM = re.compile(r"neoverse[ -]n\d|kunpeng[ -]920|ampere-1", re.I)
+"""Cores with two vector units, as `host.topology` and lscpu name them; those for speed have four, or two wider ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +60,14 @@ def has_one_fma(model: str) -> bool:
 
 def flops_per_cycle(model: str, flags: Collection[str]) -> tuple[int, str]:
     """Single precision, of one core."""
-    if "avx512f" in flags and re.search(r"epyc 9\d\d4|ryzen", model, re.I):
+    if "avx512f" in flags and _HALVES.search(model):
         return 32, "AVX-512 in 256-bit halves"
     if "avx512f" in flags:
         return (32, "AVX-512, one FMA unit") if has_one_fma(model) else (64, "AVX-512, two FMA units")
     if "avx2" in flags and "fma" in flags:
         return 32, "AVX2, two FMA units"
+    if "asimd" in flags and _TWO_OF_ARM.search(model):
+        return 16, "two 128-bit FMA units"
     if "sve" in flags or "asimd" in flags:
         return 32, "four 128-bit FMA units"
     return 16, "vectors of unknown width"

@@ -23,6 +23,7 @@ from topout.api.large_batch import BatchRule, Schedule
 from topout.recipes import bigearth_data as patches
 from topout.recipes.bigearth_input import make_input, mixed_up, prepared, turned
 from topout.recipes.bigearth_score import f1_scores, label_counts, mean_average_precision
+from topout.recipes.epochs import batches_behind, check_enough, open_checkpoints
 from topout.recipes.resnet50_model import ResNet
 from topout.train.compute import Compute
 from topout.train.evaluate import mean, per_sample
@@ -48,7 +49,7 @@ def parse_options(arguments=None):
     parser.add_argument("--lr", type=float, help=f"for {BASE_BATCH} patches a step")
     parser.add_argument("--rule", choices=("linear", "sqrt"), help="how the rate grows with the patches of a step")
     parser.add_argument("--warmup-epochs", type=float)
-    parser.add_argument("--weight-decay", type=float, default=1e-2)
+    parser.add_argument("--weight-decay", type=float, help="1e-2 for adamw and lamb, 1e-4 for sgd and lars")
     parser.add_argument("--mix-up", type=float, default=0.2, help="alpha of mix-up; 0: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoints", type=Path, help="save there and go on from there; a folder all ranks see")
@@ -62,9 +63,10 @@ def parse_options(arguments=None):
     # Adam's and LAMB's steps are normalised already, so their rates grow with the noise, by the root
     options.rule = options.rule or ("linear" if options.optimizer == "sgd" else "sqrt")
     rate = {"adamw": 1e-3, "sgd": 0.1, "lars": 0.2, "lamb": 4e-3}[options.optimizer]
+    decay = 1e-2 if options.optimizer in ("adamw", "lamb") else 1e-4
     defaults = (8, 8, 60, 4 * rate, 0, 1.0) if options.small else (100, 256, patches.SIZE, rate, 8, 5.0)
-    names = ("epochs", "batch_size", "size", "lr", "workers", "warmup_epochs")
-    for name, value in zip(names, defaults, strict=True):
+    names = ("epochs", "batch_size", "size", "lr", "workers", "warmup_epochs", "weight_decay")
+    for name, value in zip(names, (*defaults, decay), strict=True):
         if getattr(options, name) is None:
             setattr(options, name, value)
     return options
@@ -95,18 +97,17 @@ def train(options, ctx):
     )
     compute.apply(model, optimizer)
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
+    check_enough(batches, options)
     stepper = compute.stepper(model, optimizer, ctx.place)
     steps_per_epoch = math.ceil(len(batches) / options.accumulate)
     num_steps = options.epochs * steps_per_epoch
     num_warmup = min(round(options.warmup_epochs * steps_per_epoch), num_steps - 1)
     schedule = Schedule(steps=num_steps, warmup_steps=num_warmup, decay="cosine").scheduler(optimizer)
     torch.manual_seed(options.seed + 1 + ctx.rank)  # ranks turn and mix their patches differently
-    checkpoints = None
-    if options.checkpoints:
-        checkpoints = ctx.checkpoint(options.checkpoints, every=options.every, schedule=schedule, stepper=stepper)
+    checkpoints = open_checkpoints(options, ctx, batches, schedule, stepper)
     for epoch in range(batches.state_dict()["epoch"], options.epochs):
         # after a restart some batches of the epoch are behind us
-        done = stepper.step % steps_per_epoch * options.accumulate
+        done = batches_behind(batches, options.batch_size * ctx.world_size)
         loss, rate = train_epoch(
             model, batches, stepper, ctx, done=done, schedule=schedule, checkpoints=checkpoints, options=options
         )
@@ -133,12 +134,14 @@ def train_epoch(model, batches, stepper, ctx, *, done, schedule, checkpoints, op
         with stepper.forward(is_last=number == len(batches)):
             # summed over labels, so that the size of a step does not depend on how many there are
             loss = functional.binary_cross_entropy_with_logits(model(bands), labels, reduction="none").sum(1).mean()
-        if stepper.backward(loss):
+        has_stepped = stepper.backward(loss)
+        if has_stepped:
             schedule.step()
             if checkpoints is not None:
                 checkpoints.step()
         total += loss.detach()
-        if topout.should_stop():
+        # between batches of a step the gradients of the first ones would be lost
+        if has_stepped and topout.should_stop():
             break
     mean_loss = total.item() / max(number - done, 1)  # waits for the device
     return mean_loss, (number - done) * options.batch_size * ctx.world_size / (time.perf_counter() - begin_s)
@@ -170,8 +173,7 @@ def make_optimizer(model, options, ctx):
     rate = BatchRule(batch=patches_a_step, rule=options.rule, base=(BASE_BATCH, options.lr)).rate
     decaying = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    decay = options.weight_decay if options.optimizer in ("adamw", "lamb") else 1e-4
-    groups = [{"params": decaying, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [{"params": decaying, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
     if options.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=rate)
     if options.optimizer == "sgd":

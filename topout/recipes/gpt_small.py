@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import topout
+from topout.recipes.epochs import check_enough
 from topout.recipes.gpt_small_model import GPT
 from topout.recipes.gpt_small_text import entropy_of_bytes, read_text, split_text
 from topout.train.compute import Compute
@@ -108,6 +109,7 @@ def train_data_parallel(options, ctx, training, validation):
     )  # fmt: skip
     compute.apply(model, optimizer)
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
+    check_enough(batches, options)
     stepper = compute.stepper(model, optimizer, ctx.place)
     schedule = warmup_then_cosine(optimizer, options.warmup, options.steps)
     checkpoints = None

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import topout
+from topout.recipes.epochs import check_enough
 from topout.recipes.gpt_small import Pace, loss_of, make_model, make_optimizer, say, warmup_then_cosine
 from topout.schema.errors import TopoutError
 from topout.train.precision import resolved
@@ -28,6 +29,8 @@ def train(options, ctx, training, validation):
     # stages exchange tensors of one size, so an incomplete batch at the end is left out, of validation too
     batches = trainer.shard(DataLoader(training, options.batch_size, shuffle=True, drop_last=True))
     evaluation = trainer.shard(DataLoader(validation, options.batch_size, drop_last=True))
+    check_enough(batches, options)
+    check_enough(evaluation, options, "validation data")
     schedule = warmup_then_cosine(trainer.optimizer, options.warmup, options.steps)
     checkpoints = None
     if options.checkpoints:

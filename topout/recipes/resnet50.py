@@ -20,6 +20,7 @@ from torch import nn
 
 import topout
 from topout.recipes import resnet50_input as images_input
+from topout.recipes.epochs import batches_behind, check_enough, open_checkpoints
 from topout.recipes.resnet50_model import ResNet
 from topout.train.compute import Compute
 from topout.train.evaluate import mean
@@ -104,16 +105,15 @@ def train(options, ctx):
     compute = Compute(**{name: getattr(options, name) for name in SWITCHES}, dynamic_shapes=False)
     compute.apply(model, optimizer)
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
+    check_enough(batches, options)
     stepper = compute.stepper(model, optimizer, ctx.place)
     steps_per_epoch = math.ceil(len(batches) / options.accumulate)
     schedule = warmup_then_cosine(optimizer, options.warmup_epochs * steps_per_epoch, options.epochs * steps_per_epoch)
-    checkpoints = None
-    if options.checkpoints:
-        checkpoints = ctx.checkpoint(options.checkpoints, every=options.every, schedule=schedule, stepper=stepper)
+    checkpoints = open_checkpoints(options, ctx, batches, schedule, stepper)
     accuracy, rate = None, 0.0
     for epoch in range(batches.state_dict()["epoch"], options.epochs):
         # after a restart some batches of the epoch are behind us
-        done = stepper.step % steps_per_epoch * options.accumulate
+        done = batches_behind(batches, options.batch_size * ctx.world_size)
         loss, rate = train_epoch(
             model, batches, stepper, ctx, done=done, schedule=schedule, checkpoints=checkpoints, options=options
         )
@@ -141,7 +141,8 @@ def train_epoch(model, batches, stepper, ctx, *, done, schedule, checkpoints, op
     for number, (images, labels) in enumerate(batches, done + 1):
         with stepper.forward(is_last=number == len(batches)):
             loss = criterion(model(to_device(images, ctx.device)), labels.to(ctx.device, non_blocking=True))
-        if stepper.backward(loss):
+        has_stepped = stepper.backward(loss)
+        if has_stepped:
             schedule.step()
             if checkpoints is not None:
                 checkpoints.step()
@@ -149,7 +150,8 @@ def train_epoch(model, batches, stepper, ctx, *, done, schedule, checkpoints, op
         if number == done + len(batches) // 10 + 1 and number < len(batches):  # compiled and warm from here on
             wait(ctx.device)
             begin, begin_s = number, time.perf_counter()
-        if topout.should_stop():
+        # between batches of a step the gradients of the first ones would be lost
+        if has_stepped and topout.should_stop():
             break
     wait(ctx.device)
     rate = (number - begin) * options.batch_size * ctx.world_size / (time.perf_counter() - begin_s)

@@ -20,6 +20,7 @@ from torch import nn
 
 import topout
 from topout.api.large_batch import BatchRule, Schedule
+from topout.recipes.epochs import check_enough, open_checkpoints
 from topout.recipes.surrogate_mlp_data import make_input
 from topout.train.checkpoint import to_safetensors
 from topout.train.compute import Compute
@@ -108,13 +109,12 @@ def main():
     compute = Compute(precision=options.precision, tf32=options.tf32, compile=options.compile, dynamic_shapes=False)
     compute.apply(model, optimizer)
     model, optimizer, batches = ctx.wrap(model, optimizer, batches)
+    check_enough(batches, options)
     stepper = compute.stepper(model, optimizer, ctx.place)
     num_steps = options.epochs * len(batches)
     num_warmup = min(round(options.warmup_epochs * len(batches)), num_steps - 1)
     schedule = Schedule(steps=num_steps, warmup_steps=num_warmup, decay="cosine").scheduler(optimizer)
-    checkpoints = None
-    if options.checkpoints:
-        checkpoints = ctx.checkpoint(options.checkpoints, every=options.every, schedule=schedule, stepper=stepper)
+    checkpoints = open_checkpoints(options, ctx, batches, schedule, stepper)
     spread = float(some.output.std())
     for epoch in range(batches.state_dict()["epoch"], options.epochs):
         loss, rate = train_epoch(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from topout.report.sections.advice import findings
 from topout.report.sections.breakdown import waterfall, where_time_goes
 from topout.report.sections.counters import counters
+from topout.report.sections.counts import counts
 from topout.report.sections.efficiency import efficiency
 from topout.report.sections.noise_scale import noise_scale
 from topout.report.sections.opening import key_figures, masthead, verdict
@@ -36,7 +37,10 @@ def render(analysis: Analysis, series: "Series | None", run: dict[str, Any]) -> 
     body = [key_figures(analysis), where_time_goes(analysis.measures), waterfall(analysis.measures)]
     body += [pipeline(analysis.measures), efficiency(analysis.measures), findings(analysis)]
     if series is not None:
-        body += [timeline(series, analysis.verdict), steps(series), spans(series), counters(series)]
+        body += [timeline(series, analysis.verdict), steps(series), spans(series)]
+    body += [counts(analysis.measures)]
+    if series is not None:
+        body += [counters(series)]
     body += [noise_scale(analysis.measures)]
     body += [environment(analysis, run), not_measured(analysis, run, has_steps=has_steps)]
     content = "\n".join(part for part in body if part)

@@ -15,10 +15,11 @@ from topout.report.noise_sentence import CAUTION, noise_sentence
 from topout.schema.analysis import Analysis
 from topout.schema.counted import counted
 from topout.schema.finding import Finding
-from topout.schema.measures import PHASES, Measures, Pop, StepTime, Verdict, Window
+from topout.schema.measures import PHASES, Count, Measures, Pop, StepTime, Verdict, Window
 
 _NUM_FINDINGS = 3
 _NUM_EVIDENCE = 3
+_NUM_COUNTS = 3
 _SMALLEST_SHARE = 0.015
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _BOLD, _DIM, _RED, _GREEN, _YELLOW, _CYAN = "1", "2", "31", "32", "33", "36"
@@ -65,6 +66,8 @@ def render(analysis: Analysis, *, width: int, color: bool, report: Path | None =
     if measures.step is not None:
         page.lines.append("")
         page.wrap(_about_step(measures.step, measures.window), "  ", 2, first="")
+    if measures.counts:
+        page.wrap(_about_counts(measures.counts), "  ", 1, first="")
     _add_shares(page, measures)
     if measures.pop is not None and len(measures.ranks) > 1:
         _add_pop(page, measures.pop)
@@ -96,12 +99,10 @@ def percent(share: float) -> str:
 def duration_text(duration_ns: float) -> str:
     """Three digits and the unit that fits: 52.1 ms, 1.2 s, 940 µs."""
     for unit, size_ns in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(duration_ns) >= size_ns:
-            return (
-                f"{duration_ns / size_ns:.3g} {unit}"
-                if duration_ns < 1000 * size_ns
-                else f"{duration_ns / size_ns:,.0f} {unit}"
-            )
+        value = duration_ns / size_ns
+        # as it would be written: 999.6 ms are 1 s
+        if abs(value) >= 0.9995:
+            return f"{value:.3g} {unit}" if abs(value) < 999.5 else f"{value:,.0f} {unit}"
     return f"{duration_ns:.0f} ns"
 
 
@@ -171,6 +172,18 @@ def _about_step(step: StepTime, window: Window | None) -> str:
     if window is not None:
         parts.append(f"steps {window.first_step} to {window.last_step}")
     return " · ".join(parts)
+
+
+def _about_counts(counts: tuple[Count, ...]) -> str:
+    shown = [f"{count.name} {count.total:,}{_rate(count.per_s)}" for count in counts[:_NUM_COUNTS]]
+    left = len(counts) - _NUM_COUNTS
+    return f"Counted {' · '.join(shown)}" + (f" and {left} more" if left > 0 else "")
+
+
+def _rate(per_s: float | None) -> str:
+    if per_s is None:
+        return ""
+    return f" ({per_s:,.0f}/s)" if abs(per_s) >= 100 else f" ({per_s:.3g}/s)"
 
 
 def _add_shares(page: _Page, measures: Measures) -> None:

@@ -15,7 +15,7 @@ class Analysis:
     """Name of the run folder."""
     script: str
     status: str
-    """`finished`, `failed`, `interrupted` or `running`."""
+    """`finished`, `failed`, `interrupted`, `running`, or `lost`: its launcher was killed."""
     exit_code: int | None
     duration_s: float | None
     verdict: Verdict | None

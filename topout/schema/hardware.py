@@ -19,6 +19,8 @@ ASSUMED_CPU_FLOPS_PER_CYCLE = 64
 A peak must not lie below what is reached: the half of this, at 2.5 GHz, was exceeded by a plain matrix product.
 """
 
+_PART_OF_A_GPU = re.compile(r"\bMIG \d+[gc]\.")
+"""`NVIDIA H100 80GB HBM3 MIG 1g.10gb` has a share of the GPU's units and of its memory."""
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 CONFIDENCES = ("read", "computed", "recalled", "disputed")
 
@@ -120,7 +122,9 @@ def find_device(device_name: str) -> DevicePeak | None:
 
 
 def find_row(name: str, kinds: tuple[str, ...] = ("gpu", "tpu", "cpu")) -> Device | None:
-    """The row of what torch or the kernel calls `name`; a GH200 is no H200, and an A1000 no A100."""
+    """The row of what torch or the kernel calls `name`; a GH200 is no H200, an A1000 no A100, a MIG device no GPU."""
+    if _PART_OF_A_GPU.search(name):
+        return None
     for device in devices():
         if device.kind in kinds and any(_is_word_in(word, name) for word in device.words):
             return device

@@ -51,6 +51,10 @@ class StepTime:
 
     Needs a DataLoader, whose batches say how many samples they hold.
     """
+    batches_per_step: int | None = None
+    """Of one rank's loader: more than 1 where gradients of several batches add up to a step."""
+    samples_per_step: float | None = None
+    """Of one rank, on average: the last batch of an epoch may be smaller, and a step may ask several loaders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +233,8 @@ class Memory:
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
+    is_sharded: bool = False
+    """Ranks held parts of the model, and these bytes are those of a part (FSDP, tensor parallelism)."""
     is_out_of_memory: bool = False
     requested_bytes: int | None = None
     """What the allocation that failed asked for."""
@@ -270,6 +276,19 @@ class NoiseScale:
     values: tuple[float | None, ...] = ()
     lows: tuple[float | None, ...] = ()
     highs: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """A quantity that the script counted itself with `topout.count`, added up over ranks."""
+
+    name: str
+    total: int
+    """Of the whole recording."""
+    window_total: int | None = None
+    """Of the window alone; None when there is none."""
+    per_s: float | None = None
+    """window_total over the window's elapsed time"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,5 +367,18 @@ class Measures:
     noise_scale: NoiseScale | None = None
     environment: Environment = field(default_factory=Environment)
     waterfall: tuple[WaterfallBar, ...] = ()
+    counts: tuple[Count, ...] = ()
+    """In the order in which the script named them."""
     not_measured: tuple[str, ...] = ()
     """Sentences: what is missing and why."""
+
+    @property
+    def rank_samples_per_step(self) -> int | None:
+        """Those of its batch, as often as a step takes one; None where the size of a batch was not seen."""
+        seen = self.step.samples_per_step if self.step is not None else None
+        if not self.input.batch_size:
+            return None
+        usual = self.input.batch_size * ((self.step.batches_per_step if self.step is not None else None) or 1)
+        # smaller ones at the ends of epochs are no other batch; more than it, or far less, come of other loaders
+        is_usual = seen is None or 0.5 * usual <= seen <= 1.05 * usual
+        return usual if is_usual or seen is None else max(1, round(seen))

@@ -13,16 +13,20 @@ topout-runs/<date>-<script>-<n>/
 """
 
 # paths are texts here, see RunFolder.text
-# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH118, PTH119, PTH122
+# ruff: noqa: PTH102, PTH103, PTH105, PTH108, PTH110, PTH116, PTH118, PTH119, PTH122
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import time
+from collections.abc import Callable
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.launcher_process import is_launcher_alive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +36,9 @@ if TYPE_CHECKING:
 RUN_VERSION = 1
 DEFAULT_ROOT = "topout-runs"
 RUN_JSON = "run.json"
+LOST = "lost"
+"""Status of a run whose launcher was killed, or could not write how the run ended; never written, see `open_run`."""
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 
 
 class RunFolder:
@@ -144,22 +151,68 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         raise
 
 
+def is_folder(path: str | Path) -> bool:
+    """False where there is none; where one may not look, an error that says so."""
+    return _is_kind(path, stat.S_ISDIR)
+
+
+def is_file(path: str | Path) -> bool:
+    """As `is_folder`."""
+    return _is_kind(path, stat.S_ISREG)
+
+
+def _is_kind(path: str | Path, is_kind: Callable[[int], bool]) -> bool:
+    try:
+        return is_kind(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno in _NOTHING_THERE:
+            return False
+        raise unreadable(path, error) from error
+    except ValueError:
+        # a name that no file can have
+        return False
+
+
+def unreadable(path: str | Path, error: OSError) -> TopoutError:
+    return TopoutError(
+        f"{path} cannot be read.",
+        why=error.strerror or str(error),
+        do="see who may with ls -ld, and ask for the right; or name another",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
+
+
 def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
-    """The folder and its run.json, or an error that says what the path is instead."""
+    """The folder and its run.json, or an error that says what the path is instead.
+
+    A run that says `running` and whose launcher is known to be gone has the status `lost`.
+    """
     folder = RunFolder(path)
-    if not folder.path.is_dir():
-        if folder.path.exists():
+    if not is_folder(path):
+        if os.path.exists(path):
             raise TopoutError(
                 f"{path} is not a run folder.", why="it is a file", do=f"pass a folder under {DEFAULT_ROOT}/"
             )
         raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do="make one: topout run FILE")
+    run = _read_run(folder)
+    if run.get("status") == "running" and is_launcher_alive(run.get("launcher")) is False:
+        # it may have ended well between the two looks
+        run = _read_run(folder)
+        if run.get("status") == "running":
+            run["status"] = LOST
+    return folder, run
+
+
+def _read_run(folder: RunFolder) -> dict[str, Any]:
     try:
         run = json.loads(folder.run_json.read_text())
     except FileNotFoundError:
         raise TopoutError(
-            f"{path} is not a run folder.", why="it holds no run.json", do=f"pass a folder under {DEFAULT_ROOT}/"
+            f"{folder.text} is not a run folder.", why="it holds no run.json", do=f"pass a folder under {DEFAULT_ROOT}/"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise unreadable(folder.run_json, error) from error
+    except ValueError as error:
         raise TopoutError(
             f"{folder.run_json} cannot be read.", why=str(error), do="the file is damaged; restore it or run again"
         ) from error
@@ -172,8 +225,9 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
         )
     if version > RUN_VERSION:
         raise TopoutError(
-            f"{path} was written by a newer topout.",
+            f"{folder.text} was written by a newer topout.",
             why=f"its format is version {version}, this topout reads up to {RUN_VERSION}",
             do="pip install --upgrade topout",
         )
-    return folder, run
+    found: dict[str, Any] = run
+    return found

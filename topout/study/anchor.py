@@ -40,10 +40,10 @@ class Anchor(NamedTuple):
     processors: float
 
 
-def find_anchor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any]) -> Anchor:
-    """Links are the doctor's where the run does not say."""
+def find_anchor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any], on_device_s: float = 0.0) -> Anchor:
+    """Links are the doctor's where the run does not say; `on_device_s` of a step is what kernels say it showed."""
     transfers_s = phases.phase_ns[:, 1:-1, PHASES.index("transfer")] / 1e9
-    seen_s, step_s = float(transfers_s.mean()), float(phases.duration_ns.mean() / 1e9)
+    seen_s, step_s = on_device_s or float(transfers_s.mean()), float(phases.duration_ns.mean() / 1e9)
     described = describe(Job, dict(job), "job").value
     machine = describe(System, dict(system), "system").value
     on_processors_s, in_backward_s = carrying_s(job, system), backward_cpu_s(phases)
@@ -52,7 +52,7 @@ def find_anchor(phases: Phases, job: Mapping[str, Any], system: Mapping[str, Any
         return Anchor(factor, cpu_factor(factor, on_processors_s, in_backward_s))
 
     def exceeds(factor: float) -> bool:
-        return _exposed_s(described, machine, anchor(factor)) > seen_s
+        return exposed_at_calibration_s(described, _slowed(machine, anchor(factor))) > seen_s
 
     if len(phases.tables) < 2 or seen_s < TELLING * step_s:
         return anchor(1.0)
@@ -78,12 +78,16 @@ def cpu_factor(factor: float, carrying_s: float, seen_s: float | None) -> float:
     return float(min(sqrt(min(factor, most)), most))
 
 
-def _exposed_s(job: Job, system: System, anchor: Anchor) -> float:
+def exposed_at_calibration_s(job: Job, system: System) -> float:
+    """What sticks out of a step's communication by the model, on the nodes where the job was recorded."""
     compute, nodes = job.compute, max(1, job.calibrated_nodes)
     spread = float(np.hypot(compute.persistent, compute.transient))
     slowest = 1 + spread * expected_maximum(nodes * system.ranks_per_node)
-    slower = replace(system, inside=_slower(system.inside, anchor), between=_slower(system.between, anchor))
-    return exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes, slower)[1]
+    return exposed_s(job.gradients, compute.forward_s * slowest, compute.backward_s * slowest, nodes, system)[1]
+
+
+def _slowed(system: System, anchor: Anchor) -> System:
+    return replace(system, inside=_slower(system.inside, anchor), between=_slower(system.between, anchor))
 
 
 def _slower(link: Link, anchor: Anchor) -> Link:

@@ -2,35 +2,47 @@
 
 Every number that the run shows comes with its 80 % range: steps are drawn again and again, and the middle of what comes
 out is the range. What a run cannot show (how fast input could be when nobody waited for it) is left out and said. Links
-are those of `topout doctor`, as fast as the run's own transfers were; without it, the all-reduce that the run made.
+are those of `topout doctor`, as fast as the run's own transfers were; without it, as fast as these alone say.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from topout.analyze.accelerator import runs_ahead
+from topout.analyze.collectives import hides_waits
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import Phases, read_phases
+from topout.analyze.unheard import are_alone, blind_phases, hides_communication
 from topout.host.file_systems import is_network
 from topout.schema.errors import TopoutError
-from topout.schema.measures import PHASES, Measures
-from topout.schema.run_folder import RunFolder
-from topout.study.anchor import anchored, find_anchor
+from topout.schema.measures import PHASES, SERIAL_PHASES, Measures
+from topout.schema.run_folder import RunFolder, open_run
+from topout.study.anchor import anchored, exposed_at_calibration_s, find_anchor
 from topout.study.bootstrap import Floats, mean, ranged, ranged_rate
+from topout.study.description import describe
+from topout.study.job import Gradients, Job
 from topout.study.seen_cores import seen_cores
-from topout.study.seen_groups import seen_groups
+from topout.study.seen_groups import first_ready, seen_groups
+from topout.study.seen_link import seen_link
 from topout.study.seen_machine import data_place, seen_device, seen_machine
 from topout.study.seen_memory import seen_memory
 from topout.study.seen_pauses import seen_checkpoint, seen_evaluation
 from topout.study.stragglers import split_spread
+from topout.study.system import System
 
 CALIBRATION_VERSION = 1
 FEWEST_STEPS = 10
 WORTH_SAYING = 1.2
 """So far from the doctor's links a job's may be without a word."""
 WORK = ("copy", "forward", "backward", "optimizer", "other")
+_FORWARD = ("copy", "forward", "other")
+_INNER = slice(1, -1)
+_MOST_HIDDEN = 0.95
+"""Of a phase: something of it was computing."""
+"""The first step is cut by the window, and the last reaches to its end."""
 
 
 @dataclass
@@ -53,30 +65,35 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         )
     notes: list[str] = []
     random = np.random.default_rng(seed)
+    exposed = _exposed(measures, phases, open_run(folder.path)[1], notes)
     job: dict[str, Any] = {
         "title": folder.path.name,
         "source": "topout calibrate",
         "device": seen_device(measures),
         "calibrated_nodes": measures.environment.num_hosts,
-        "compute": _compute(phases, random),
+        "compute": _compute(phases, random, exposed.in_backward_s, loads_itself=measures.input.num_workers == 0),
         "gradients": _gradients(measures, phases, notes),
         "input": _input(measures, phases, doctor, random, notes),
         "evaluation": seen_evaluation(measures, phases, random),
         "checkpoint": seen_checkpoint(measures, phases, random),
-        "memory": seen_memory(measures),
+        "memory": seen_memory(measures, notes),
     }
     system = seen_machine(measures, doctor, notes)
+    if unknown := [name for name in ("inside", "between") if name not in system]:
+        link = seen_link(job, system, unknown, notes, exposed_s=exposed.seen_s, step_s=mean(_training_s(phases)))
+        system |= dict.fromkeys(unknown, link)
     if doctor is not None and doctor.get("links"):
-        system |= _anchored_links(phases, job, system, notes)
+        system |= _anchored_links(phases, job, system, notes, exposed.in_backward_s)
+        job["compute"] |= _given_back(job, system, exposed.in_backward_s)
     job["compute"] |= seen_cores(phases, job, system)
     return Calibration(job, system, notes)
 
 
 def _anchored_links(
-    phases: Phases, job: dict[str, Any], system: dict[str, Any], notes: list[str]
+    phases: Phases, job: dict[str, Any], system: dict[str, Any], notes: list[str], on_device_s: float
 ) -> dict[str, dict[str, Any]]:
     """Those that the run used."""
-    anchor = find_anchor(phases, job, system)
+    anchor = find_anchor(phases, job, system, on_device_s)
     if not 1 / WORTH_SAYING < anchor.links < WORTH_SAYING:
         notes.append(
             f"The job's transfers took {anchor.links:.2g} times as long as by the doctor's links, which are set so."
@@ -85,23 +102,80 @@ def _anchored_links(
     return {name: anchored(system[name], anchor) for name in is_used if is_used[name]}
 
 
+def _given_back(job: dict[str, Any], system: dict[str, Any], taken_s: float) -> dict[str, Any]:
+    """To backward, what was taken off it as communication and no link that is believed shows."""
+    described = describe(Job, dict(job), "job").value
+    shown_s = exposed_at_calibration_s(described, describe(System, dict(system), "system").value) if taken_s else 0.0
+    backward = job["compute"]["backward_s"]
+    return {"backward_s": {name: value + max(0.0, taken_s - shown_s) for name, value in backward.items()}}
+
+
 def seconds(phases: Phases, names: tuple[str, ...]) -> Floats:
     """By (rank, step)."""
     indices = [PHASES.index(name) for name in names]
     return np.asarray(phases.phase_ns[:, :, indices].sum(axis=2) / 1e9, dtype=np.float64)
 
 
-def _compute(phases: Phases, random: np.random.Generator) -> dict[str, Any]:
-    work = seconds(phases, WORK)
-    # the first step is cut by the window and the last reaches to its end
-    inner = slice(1, -1)
+def _training_s(phases: Phases) -> Floats:
+    """By (rank, inner step), without evaluations and saves, which cost a step what they cost the slowest rank."""
+    whole = phases.duration_ns[:, _INNER] / 1e9
+    serial = sum(seconds(phases, (name,)).max(axis=0)[_INNER] for name in SERIAL_PHASES)
+    return np.asarray(np.maximum(whole - serial, seconds(phases, ("input", *WORK))[:, _INNER]), dtype=np.float64)
+
+
+class _Exposed(NamedTuple):
+    """Communication of a step that nothing hid."""
+
+    seen_s: float | None
+    """None: not heard, or not told from computing."""
+    in_backward_s: float = 0.0
+    """What of it stands under backward."""
+
+
+def _exposed(measures: Measures, phases: Phases, run: Mapping[str, Any], notes: list[str]) -> _Exposed:
+    tables = phases.tables
+    if hides_communication(tables, run) and measures.device is not None:
+        on_device_s = measures.device.exposed_communication_share * mean(_training_s(phases))
+        return _Exposed(seen_s=on_device_s, in_backward_s=on_device_s)
+    if hides_communication(tables, run) or ("backward" in blind_phases(tables, run) and not are_alone(tables)):
+        is_on_device = any(map(runs_ahead, tables))
+        notes.append(
+            "Backward holds communication that nothing hid, and waiting for it, which the model adds once more: steps "
+            "are predicted too long. "
+            + (
+                "Record with --profile, or calibrate a run of one device."
+                if is_on_device
+                else "Calibrate a run of one rank."
+            )
+        )
+        return _Exposed(seen_s=None)
+    if len(tables) < 2 or not measures.communication.bytes_per_step or hides_waits(tables):
+        return _Exposed(seen_s=None)
+    return _Exposed(seen_s=mean(seconds(phases, ("transfer",))[:, _INNER]))
+
+
+def _compute(phases: Phases, random: np.random.Generator, hidden_s: float, *, loads_itself: bool) -> dict[str, Any]:
+    """Without `hidden_s` of backward; with the batches that a rank makes itself, which is work as any other."""
+    loading = ("input",) if loads_itself else ()
+    work = seconds(phases, (*WORK, *loading))[:, _INNER]
+    backward = ranged(seconds(phases, ("backward",))[:, _INNER], mean, random)
+    forward = ranged(seconds(phases, (*_FORWARD, *loading))[:, _INNER], mean, random)
+    from_backward_s = min(hidden_s, _MOST_HIDDEN * backward["value"])
     return {
-        "forward_s": ranged(seconds(phases, ("copy", "forward", "other"))[:, inner], mean, random),
-        "backward_s": ranged(seconds(phases, ("backward",))[:, inner], mean, random),
-        "optimizer_s": ranged(seconds(phases, ("optimizer",))[:, inner], mean, random),
-        "persistent": ranged(work[:, inner], lambda values: split_spread(values)[0], random),
-        "transient": ranged(work[:, inner], lambda values: split_spread(values)[1], random),
+        # sharded models communicate in forward, too
+        "forward_s": _shortened(forward, hidden_s - from_backward_s),
+        "backward_s": _shortened(backward, from_backward_s),
+        "optimizer_s": ranged(seconds(phases, ("optimizer",))[:, _INNER], mean, random),
+        "persistent": ranged(work, lambda values: split_spread(values)[0], random),
+        "transient": ranged(work, lambda values: split_spread(values)[1], random),
     }
+
+
+def _shortened(length: dict[str, float], by_s: float) -> dict[str, float]:
+    if not by_s:
+        return length
+    kept = max(1 - _MOST_HIDDEN, 1 - by_s / length["value"]) if length["value"] else 1.0
+    return {name: value * kept for name, value in length.items()}
 
 
 def _gradients(measures: Measures, phases: Phases, notes: list[str]) -> dict[str, Any]:
@@ -111,7 +185,10 @@ def _gradients(measures: Measures, phases: Phases, notes: list[str]) -> dict[str
     if not found:
         notes.append("The size of the gradients was not seen; set job.gradients.bytes.")
     # how many tensors there are matters to a negotiation only, which torch does not have
-    gradients = {"bytes": float(found), "tensors": 1}
+    gradients: dict[str, Any] = {"bytes": float(found), "tensors": 1}
+    first = first_ready(phases.tables, Gradients.first_ready)
+    if first is not None:
+        gradients["first_ready"] = first
     if groups := seen_groups(phases.tables):
         return gradients | {"groups": len(groups.ready), "ready": list(groups.ready), "shares": list(groups.shares)}
     count = measures.communication.num_collectives_per_step
@@ -125,28 +202,32 @@ def _input(
     random: np.random.Generator,
     notes: list[str],
 ) -> dict[str, Any]:
-    batch = measures.input.batch_size
-    if batch is None:
+    batches = (measures.step.batches_per_step if measures.step else None) or 1
+    if measures.input.batch_size is None:
         notes.append("The batch of a rank was not seen; samples a second are batches a second.")
-    waited = seconds(phases, ("input",))
-    step = float(phases.duration_ns.mean() / 1e9)
-    found: dict[str, Any] = {"samples": batch or 1} | _read(measures, step, batch or 1, data_place(doctor or {}))
-    if waited.mean() > 0.02 * step:
+    samples = measures.rank_samples_per_step or batches
+    found: dict[str, Any] = {"samples": samples, "batches": batches}
+    found |= _read(measures, float(phases.duration_ns.mean() / 1e9), samples, data_place(doctor or {}))
+    waited, training = seconds(phases, ("input",))[:, _INNER], _training_s(phases)
+    has_waited = bool(waited.mean() > 0.02 * training.mean())
+    if measures.input.num_workers == 0:
+        if has_waited:
+            notes.append("Ranks made their batches themselves (num_workers=0); that time counts as forward.")
+    elif has_waited:
         # ranks waited for it, so it was as fast as it can be
-        steps_s = np.asarray(phases.duration_ns / 1e9, dtype=np.float64)[:, 1:-1]
-        rate = ranged_rate(steps_s, float(batch or 1), random)
+        rate = ranged_rate(training, float(samples), random)
         found |= {"source": "local"} | found | {"loader_samples_per_s": rate}
     elif "source" not in found:
         notes.append("Nobody waited for input, so how fast it can be is not known; it is taken for no limit.")
     return found
 
 
-def _read(measures: Measures, step_s: float, batch: int, place: Mapping[str, Any] | None) -> dict[str, Any]:
+def _read(measures: Measures, step_s: float, samples: int, place: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a sample asks of storage; empty when the recorder saw no reading, or nobody measured the storage."""
     rate, opens = measures.input.read_bytes_per_s, measures.input.opens_per_s
     if not rate or place is None:
         return {}
-    samples_per_s = batch * measures.environment.num_ranks / step_s
+    samples_per_s = samples * measures.environment.num_ranks / step_s
     return {
         "source": "shared" if is_network(place.get("file_system")) else "local",
         "sample_bytes": rate / samples_per_s,

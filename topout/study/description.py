@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import numpy as np
 
 from topout.schema.errors import TopoutError
+from topout.schema.run_folder import is_file, is_folder, unreadable
 from topout.study.job import Job
 from topout.study.system import System
 
@@ -27,7 +28,7 @@ CALIBRATION = "calibration.json"
 NORMAL_TENTH = 1.2815515655446004
 """So many standard deviations above the mean lies the upper tenth of a normal distribution."""
 _WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
-_AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "prefetch")
+_AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "batches", "prefetch")
 _ABOVE_ZERO = ("latency_s", "forward_s", "backward_s", "links", "sharpness")
 _LINKS = ("inside", "between")
 """Of a link nothing is free: unlike storage, it has a bandwidth."""
@@ -121,7 +122,7 @@ def _plain_value(text: str) -> bool | float | str:
 
 def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Described]:
     path = Path(name_or_path)
-    if name_or_path not in names(folder) and path.is_dir():
+    if name_or_path not in names(folder) and is_folder(path):
         path = calibration_of(path)
     if path.suffix not in (".toml", ".json"):
         if path.suffix == ".py":
@@ -138,6 +139,8 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
     try:
         text = path.read_text(encoding="utf-8")
         table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except PermissionError as error:
+        raise unreadable(path, error) from error
     except OSError as error:
         why = error.strerror or str(error)
         raise TopoutError(
@@ -151,7 +154,7 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
 def calibration_of(run: Path) -> Path:
     """What `topout calibrate` wrote into a run folder."""
     path = run / CALIBRATION
-    if not path.is_file():
+    if not is_file(path):
         raise TopoutError(f"{run} has no calibration.", why=f"There is no {CALIBRATION}.", do=f"topout calibrate {run}")
     return path
 

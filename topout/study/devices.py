@@ -62,9 +62,8 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
         )
     if measures.step is None:
         raise TopoutError("The run has no steps.", why="Nothing says how long one takes.", do="topout run train.py")
-    step_s = measures.step.mean_ns / 1e9
-    busy_s = step_s * sum(measures.shares.get(name, 0.0) for name in COMPUTING)
-    other_s = step_s - busy_s
+    busy_s = _busy_s(measures)
+    other_s = max(0.0, measures.step.mean_ns / 1e9 - busy_s)
     old = find_row(measures.environment.device_name or "")
     flops = _flops_of_a_rank(measures)
     if old is None and not flops:
@@ -152,6 +151,13 @@ def _amounts(path: Path, rows: Mapping[str, Any], key: str) -> dict[str, float]:
     return found
 
 
+def _busy_s(measures: Measures) -> float:
+    """Of a step: what computed. Shares are those of the window, to which a last evaluation belongs and to no step."""
+    window, step = measures.window, measures.step
+    whole_ns = window.elapsed_ns / window.num_steps if window is not None else step.mean_ns if step is not None else 0.0
+    return whole_ns / 1e9 * sum(measures.shares.get(name, 0.0) for name in COMPUTING)
+
+
 def _flops_of_a_rank(measures: Measures) -> float:
     return (measures.compute.flops_per_step or 0.0) / max(1, measures.environment.num_ranks)
 
@@ -184,7 +190,7 @@ def place_step(measures: Measures, bytes_per_s: float | None) -> Placement | Non
     flops = _flops_of_a_rank(measures)
     if measures.step is None or not flops:
         return None
-    busy_s = measures.step.mean_ns / 1e9 * sum(measures.shares.get(name, 0.0) for name in COMPUTING)
+    busy_s = _busy_s(measures)
     if busy_s <= 0:
         return None
     memory = measures.memory
@@ -249,8 +255,8 @@ def _fit(
     prices: Prices | None,
 ) -> Fit:
     low, middle, high = (other_s + time_s for time_s in busy)
-    batch = measures.input.batch_size
-    rate = batch / middle if batch else None
+    samples = measures.rank_samples_per_step
+    rate = samples / middle if samples else None
     price = amount_of(prices.per_hour, device.name) if prices else None
     watts = amount_of(prices.watts, device.name) if prices else None
     hours = 1e6 / rate / 3600 if rate else None

@@ -47,7 +47,9 @@ class Gradients:
 @dataclass(frozen=True, kw_only=True)
 class Input:
     samples: int
-    """A batch of one rank."""
+    """Of one rank's step."""
+    batches: int = 1
+    """In how many it computes them, one after another, before gradients travel: memory holds one of them at a time."""
     source: str = "none"
     """`none`, `shared`, `local` or `cached`: as much on local storage as it holds, the rest shared."""
     sample_bytes: float = 0.0

@@ -84,9 +84,9 @@ def bytes_per_rank(mesh: Mesh, memory: Memory) -> float:
 
 def mesh_step(mesh: Mesh, job: Job, system: System, nodes: int) -> MeshStep:
     compute, share = job.compute, mesh.row_samples / job.input.samples
-    pieces = max(1.0, mesh.microbatches / share) * mesh.tp
+    pieces = max(1.0, mesh.microbatches / job.input.batches / share) * mesh.tp
     slower = pieces**SMALLER
-    if mesh.tp == mesh.pp == mesh.fsdp == mesh.microbatches == 1:
+    if mesh.tp == mesh.pp == mesh.fsdp == 1 and mesh.microbatches == job.input.batches:
         low, middle, high = (expected_step(_with_batch(job, mesh.row_samples, factor), system, nodes)
                              for factor in (1.0, slower, slower**2))  # fmt: skip
         return MeshStep(parts=dict(middle.parts), low_s=low.seconds, high_s=high.seconds)
@@ -167,10 +167,10 @@ def _replicas_s(mesh: Mesh, job: Job, system: System, forward_s: float, backward
     each_s = [quickest_s(size / cut, mesh.dp, link.latency_s, link.bytes_per_s) for size in group_bytes(job.gradients)]
     if mesh.pp > 1:
         return sum(each_s), sum(each_s)
-    # the last microbatch alone sends
-    end_s = forward_s + backward_s / mesh.microbatches
-    last_s = last_group_s(forward_s + backward_s / mesh.microbatches * ready(job.gradients), each_s, 0.0)
-    return sum(each_s), max(0.0, last_s - end_s)
+    # the last microbatch alone sends, and is as many times shorter as there are more than the job's
+    left_s = backward_s * (1 - ready(job.gradients)) * job.input.batches / mesh.microbatches
+    end_s = forward_s + backward_s
+    return sum(each_s), max(0.0, last_group_s(end_s - left_s, each_s, 0.0) - end_s)
 
 
 def _gradient_bytes(memory: Memory) -> float:

@@ -66,7 +66,7 @@ class Proposal:
 def propose(job: Ranged[Job], system: Ranged[System], nodes: int, work: Work, *, seed: int = 0) -> Proposal | None:
     """None where replicas alone will do, or too little is known to say."""
     device_bytes = _memory_of(job.value, system.value)
-    plain = Mesh(dp=nodes * system.value.ranks_per_node, row_samples=job.value.input.samples)
+    plain = _replicas(job.value, nodes * system.value.ranks_per_node)
     is_fitting = _fits(plain, job.value, device_bytes)
     why = _why(plain, job.value, device_bytes, work, is_fitting=is_fitting)
     if why is None:
@@ -107,7 +107,7 @@ def propose_each(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int],
     """By nodes, where replicas do not fit; empty where they do. Counts on which nothing fits are left out."""
     found: dict[int, Proposal] = {}
     refused: TopoutError | None = None
-    if _fits(Mesh(row_samples=job.value.input.samples), job.value, _memory_of(job.value, system.value)):
+    if _fits(_replicas(job.value, 1), job.value, _memory_of(job.value, system.value)):
         return found
     for count in nodes:
         try:
@@ -158,6 +158,11 @@ def _row_samples(samples: int, cut: int) -> list[int]:
         found.append(samples * factor)
         factor *= 2
     return found if 1 in found else [*found, 1]
+
+
+def _replicas(job: Job, num: int) -> Mesh:
+    """As the job is described: without any split, and in as many batches a step."""
+    return Mesh(dp=num, microbatches=job.input.batches, row_samples=job.input.samples)
 
 
 def _fits(mesh: Mesh, job: Job, device_bytes: float) -> bool:

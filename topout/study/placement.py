@@ -32,6 +32,12 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
 def options_inside(allocation: Allocation | None, count: int, per_node: int | None) -> list[str]:
     """Of `topout run`, for so many ranks on part of an allocation; none on a single host."""
     if allocation is None or len(allocation.hosts) < 2:
+        if per_node is not None and count > per_node:
+            raise TopoutError(
+                f"{count} ranks do not fit on this host.",
+                why=f"--per-node {per_node} allows {per_node} on a host, and there is no job of several around this.",
+                do=f"leave out --per-node or --ranks {count}, or --submit to the scheduler of a cluster",
+            )
         return []
     most = per_node or max(allocation.tasks_per_host or (0,)) or allocation.gpus_per_host
     nodes = nodes_for(count, most) if most else min(count, len(allocation.hosts))

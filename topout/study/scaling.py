@@ -2,8 +2,8 @@
 
 Strong scaling keeps the batch of all ranks, so a step should take 1/n of the time; weak scaling keeps that of one rank,
 so a step should take as long. Efficiency is throughput over n times that of the fewest ranks, under both. Every point
-has the POP factors of its own runs: the one that falls is what bends the curve. Not for runs that differ in more than
-their ranks.
+has the POP factors of its own runs: the one that falls is what bends the curve. What they leave unexplained is told
+apart by phases, since POP counts input and evaluation as useful. Not for runs that differ in more than their ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ from itertools import pairwise
 from statistics import mean, median, stdev
 
 from topout.schema.counted import counted
-from topout.schema.errors import TopoutError
-from topout.schema.measures import PHASES, Measures
+from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.measures import COMMUNICATION_PHASES, PHASES, SERIAL_PHASES, Measures
 from topout.study.description import NORMAL_TENTH
 from topout.study.point_laws import FittedLaw, fitted_laws
 
@@ -26,7 +26,14 @@ _T_80 = {1: 3.078, 2: 1.886, 3: 1.638, 4: 1.533, 5: 1.476, 6: 1.440, 7: 1.415, 8
 """Student's quantile for an 80 % interval by degrees of freedom; `_t_80` has the others."""
 _SCALES = 0.95
 """Efficiency from which on nothing bends the curve."""
+STILL_RUNNING = "is still running"
 _EXPLAINING = ("load_balance", "communication_efficiency")
+_UNEXPLAINED = {
+    "input": ("input",),
+    "evaluation and saving": SERIAL_PHASES,
+    "computation": tuple(name for name in PHASES if name not in ("input", *SERIAL_PHASES, *COMMUNICATION_PHASES)),
+}
+"""What POP counts as useful, by what may not scale in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,10 @@ class Observed:
     def samples_per_s(self) -> float | None:
         return None if self.measures.step is None else self.measures.step.samples_per_s
 
+    @property
+    def is_usable(self) -> bool:
+        return bool(self.samples_per_s) and not self.failed
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
@@ -60,8 +71,9 @@ class ScalingPoint:
     speedup: float
     efficiency: float
     step_s: float
+    """Of the window that shares refer to: with every evaluation and save in it, also those after the last step."""
     phases_s: dict[str, float]
-    """Of a step, mean over ranks: a serial evaluation shows as a part that does not shrink."""
+    """Of such a step, mean over ranks: a serial evaluation shows as a part that does not shrink."""
     parallel_efficiency: float | None
     load_balance: float | None
     communication_efficiency: float | None
@@ -75,7 +87,7 @@ class Scaling:
     mode: str
     points: list[ScalingPoint]
     bends: str | None
-    """The POP factor that fell most from the first point to the last; None: none did, or it was not seen."""
+    """What costs the last point most: a POP factor, or a name of `_UNEXPLAINED`; None: nothing, or it was not seen."""
     knee: int | None
     """The most ranks whose last doubling still paid; None where all did."""
     forecasts: dict[str, dict[int, float]]
@@ -92,15 +104,12 @@ class Scaling:
         return self.points[-1].efficiency <= _SCALES and bool(_unseen(self.points))
 
 
-def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
-    """`mode` is found out from the batches where it is left out."""
-    usable = [run for run in runs if run.samples_per_s and not run.failed]
-    notes = [
-        f"{run.name} ({counted(run.ranks, 'rank')}) {run.failed or 'gave no throughput'} and is left out."
-        for run in runs
-        if run not in usable
-    ]
+def study(runs: Sequence[Observed], mode: str | None = None, left_out: Sequence[str] = ()) -> Scaling:
+    """`mode` is found out from the batches where it is left out; `left_out` says why there is no run of some points."""
+    usable = [run for run in runs if run.is_usable]
+    notes = _unusable(runs)
     mode = mode or _mode_of(usable)
+    check_counts(runs, left_out, f"{mode} scaling")
     _check(usable, mode)
     by_ranks: dict[int, list[Observed]] = {}
     for run in sorted(usable, key=lambda run: run.ranks):
@@ -123,7 +132,7 @@ def study(runs: Sequence[Observed], mode: str | None = None) -> Scaling:
     return Scaling(
         mode=mode,
         points=points,
-        bends=_what_bends(points),
+        bends=_what_bends(points, mode),
         knee=_knee(points),
         forecasts={
             name: {factor * largest: law.rate(factor * largest) for factor in (2, 4)} for name, law in fitted.items()
@@ -139,14 +148,43 @@ def _mode_of(runs: Sequence[Observed]) -> str:
     return "strong" if len(totals) == 1 and len({run.ranks for run in runs}) > 1 else "weak"
 
 
-def _check(runs: Sequence[Observed], mode: str) -> None:
-    counts = sorted({run.ranks for run in runs})
-    if len(counts) < 2:
+def _unusable(runs: Sequence[Observed]) -> list[str]:
+    return [
+        f"{run.name} ({counted(run.ranks, 'rank')}) {run.failed or 'gave no throughput'} and is left out."
+        for run in runs
+        if not run.is_usable
+    ]
+
+
+def check_counts(runs: Sequence[Observed], left_out: Sequence[str] = (), what: str = "a scaling study") -> None:
+    """Two numbers of ranks at least; where there were more to begin with, what became of the others."""
+    counts = {run.ranks for run in runs if run.is_usable}
+    if len(counts) > 1:
+        return
+    missed = [*left_out, *_unusable(runs)]
+    if not missed:
         raise TopoutError(
             f"{counted(len(counts), 'number')} of ranks is no scaling study.",
             why="Speed-up is a ratio of two.",
             do="--ranks 1,2,4, or name run folders of several numbers of ranks",
         )
+    failures = [run.failed for run in runs if run.failed]
+    if failures and not left_out and all(how == STILL_RUNNING for how in failures):
+        do, exit_code = "wait until they have ended: topout watch RUN", ExitCode.USAGE
+    elif failures or left_out:
+        do, exit_code = "run one of these points alone and read why: topout run -n RANKS SCRIPT", ExitCode.JOB_FAILED
+    else:
+        do = "feed the script from a DataLoader or topout.Loader, whose batches tell how many samples they hold"
+        exit_code = ExitCode.USAGE
+    raise TopoutError(
+        f"Fewer than two numbers of ranks gave a throughput for {what}.",
+        why="; ".join(dict.fromkeys(text.rstrip(".") for text in missed)) + ".",
+        do=do,
+        exit_code=exit_code,
+    )
+
+
+def _check(runs: Sequence[Observed], mode: str) -> None:
     scripts = sorted({run.script for run in runs})
     if len(scripts) > 1:
         raise TopoutError(
@@ -170,7 +208,9 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
     rates = [run.samples_per_s or 0.0 for run in runs]
     value = mean(rates)
     half = _t_80(len(rates) - 1) * stdev(rates) / len(rates) ** 0.5 if len(rates) > 1 else 0.0
-    step_s = median(run.measures.step.mean_ns for run in runs if run.measures.step) / 1e9
+    # not the mean step, which ends with the last optimizer step: shares are of the whole window
+    windows = [run.measures.window for run in runs if run.measures.window]
+    step_s = median(window.elapsed_ns / window.num_steps for window in windows) / 1e9
     shares = {name: mean(run.measures.shares.get(name, 0.0) for run in runs) for name in PHASES}
     pops = [run.measures.pop for run in runs if run.measures.pop]
     device = max((run.measures.memory.peak_device_bytes or 0 for run in runs), default=0)
@@ -214,15 +254,27 @@ def _unseen(points: Sequence[ScalingPoint]) -> int | None:
     return next((p.ranks for p in ends if p.ranks > 1 and None in [getattr(p, name) for name in _EXPLAINING]), None)
 
 
-def _what_bends(points: Sequence[ScalingPoint]) -> str | None:
+def _what_bends(points: Sequence[ScalingPoint], mode: str) -> str | None:
     """What costs the last point most of the seconds that it should not take."""
     first, last = points[0], points[-1]
     if last.efficiency > _SCALES or _unseen(points):
         return None
     factors = {name: (getattr(last, name) or 1.0) / (getattr(first, name) or 1.0) for name in _EXPLAINING}
-    # what neither balance nor communication explains is computing that became slower: cores or memory shared by more
-    factors["computation"] = last.efficiency / max(1e-9, factors["load_balance"] * factors["communication_efficiency"])
+    rest = last.efficiency / max(1e-9, factors["load_balance"] * factors["communication_efficiency"])
+    factors |= {name: rest**share for name, share in _unexplained(first, last, mode).items()}
     return min(factors, key=lambda name: factors[name]).replace("_", " ")
+
+
+def _unexplained(first: ScalingPoint, last: ScalingPoint, mode: str) -> dict[str, float]:
+    """Share of what neither balance nor communication explains, by the seconds that a step should not take."""
+    ideal = first.ranks / last.ranks if mode == "strong" else 1.0
+    excess_s = {
+        name: max(0.0, sum(last.phases_s.get(phase, 0.0) - ideal * first.phases_s.get(phase, 0.0) for phase in phases))
+        for name, phases in _UNEXPLAINED.items()
+    }
+    whole_s = sum(excess_s.values())
+    # nothing seen by phases: computing that became slower, since more share the cores or the memory
+    return {name: part / whole_s for name, part in excess_s.items()} if whole_s else {"computation": 1.0}
 
 
 def _knee(points: Sequence[ScalingPoint]) -> int | None:

@@ -7,21 +7,35 @@ is in `scaling`.
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from topout.analyze.measure import measure_run
 from topout.launch.detect import PART_VARIABLE
+from topout.launch.run_record import MARK_VARIABLE
 from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import open_run
-from topout.study.scaling import MODES, Observed
+from topout.schema.run_folder import LOST, open_run
+from topout.study.scaling import MODES, STILL_RUNNING, Observed
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is said while points run; why some gave no run is kept, for an answer that misses them."""
+
+    say: Say
+    left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, why: str) -> None:
+        self.left_out.append(why)
+        self.say(f"Note    {why}")
 
 
 def observe(folder: Path) -> Observed:
@@ -33,7 +47,7 @@ def observe(folder: Path) -> Observed:
         name=folder.name,
         script=script,
         ranks=measures.environment.num_ranks,
-        batch=measures.input.batch_size,
+        batch=measures.rank_samples_per_step,
         measures=measures,
         failed=_failure(run),
         folder=str(folder),
@@ -44,7 +58,9 @@ def _failure(run: Mapping[str, Any]) -> str | None:
     status = str(run.get("status") or "finished")
     if status == "finished":
         return None
-    return "is still running" if status == "running" else f"{status} with code {run.get('exit_code')}"
+    if status == LOST:
+        return "was lost, its launcher killed,"
+    return STILL_RUNNING if status == "running" else f"{status} with code {run.get('exit_code')}"
 
 
 def rank_counts(text: str | None, *, least: int = 2) -> list[int]:
@@ -168,7 +184,11 @@ def by_mode(runs: Sequence[Observed], mode: str | None) -> dict[str | None, list
     strong = [run for run in known if run.batch and run.batch * run.ranks == (size or 0) * first]
     weak = [run for run in known if run.batch == size]
     for run in runs:
-        if run not in strong and run not in weak:
+        if not run.batch and not run.is_usable:
+            # it failed before its batch was known: both studies say that it is left out
+            strong.append(run)
+            weak.append(run)
+        elif run not in strong and run not in weak:
             batch = f"a batch of {run.batch}" if run.batch else "an unknown batch"
             raise TopoutError(
                 f"{run.name} belongs to neither: {counted(run.ranks, 'rank')} with {batch}.",
@@ -178,15 +198,17 @@ def by_mode(runs: Sequence[Observed], mode: str | None) -> dict[str | None, list
     return {"strong": strong, "weak": weak}
 
 
-def run_point(point: Point, options: Sequence[str], script: Sequence[str], runs: Path, say: Say) -> Observed | None:
+def run_point(
+    point: Point, options: Sequence[str], script: Sequence[str], runs: Path, account: Account
+) -> Observed | None:
     """None where the script failed at this point, which is said; a command that cannot be is an error at once."""
     ended = start_run(point, options, script, runs)
     if ended.is_refused:
         raise ended.refusal()
     if ended.code != ExitCode.FINE or ended.folder is None:
-        say(f"Note    {counted(point.ranks, 'rank')} failed with {ended.code}: {' | '.join(ended.last_lines)}")
+        account.leave_out(f"{counted(point.ranks, 'rank')} failed with {ended.code}: {' | '.join(ended.last_lines)}")
         return None
-    return seen(ended.folder, point, say)
+    return seen(ended.folder, point, account.say)
 
 
 def seen(folder: Path, point: Point | None, say: Say) -> Observed:
@@ -221,23 +243,28 @@ class Ended:
 
 def start_run(point: Point, options: Sequence[str], script: Sequence[str], runs: Path) -> Ended:
     before = set(runs.glob("*/run.json"))
+    mark = secrets.token_hex(8)
     command = [sys.executable, "-m", "topout", "run", "-q", "-n", str(point.ranks), "--runs", str(runs)]
     done = subprocess.run(
         [*command, *options, *point.options, *script, *point.words],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, env=environment(os.environ),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,
+        env={**environment(os.environ), MARK_VARIABLE: mark},
     )  # fmt: skip
-    made = sorted(path for path in set(runs.glob("*/run.json")) - before if _is_ours(path))
     last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
-    return Ended(done.returncode, made[-1].parent if made else None, last)
+    return Ended(done.returncode, _newest(set(runs.glob("*/run.json")) - before, mark), last)
 
 
-def _is_ours(run_json: Path) -> bool:
-    """Other jobs of the study may write into the same folder at the same time."""
-    try:
-        content = json.loads(run_json.read_text())
-    except (OSError, ValueError):
-        return False
-    return bool(content.get("job") == os.environ.get("TOPOUT_JOB"))
+def _newest(made: Iterable[Path], mark: str) -> Path | None:
+    """The folder of the run with this mark, of its last start where there were several; others may write beside it."""
+    dated = []
+    for path in made:
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict) and content.get("mark") == mark:
+            dated.append((str(content.get("started_at", "")), path.parent))
+    return max(dated)[1] if dated else None
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:

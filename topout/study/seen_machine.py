@@ -6,29 +6,34 @@ from typing import Any
 from topout.host.file_systems import is_network
 from topout.schema.measures import Measures
 
-_TYPICAL_LATENCY_S = 1e-4
 _BENT = 1 / 3
 """Further than this from its samples the doctor's line is not believed; it says the same of itself."""
 
 
 def seen_machine(measures: Measures, doctor: Mapping[str, Any] | None, notes: list[str]) -> dict[str, Any]:
+    """Without the links that the doctor did not measure; the run itself may say them."""
     environment = measures.environment
-    seen = _seen_link(measures, notes)
     links = {} if doctor is None else _links(doctor)
-    inside = links.get("within a host") or seen
-    between = links.get("between hosts") or (seen if environment.num_hosts > 1 else inside)
+    ranks_per_node = max(1, environment.num_ranks // max(1, environment.num_hosts))
+    inside, between = links.get("within a host"), links.get("between hosts")
+    if between is None and environment.num_hosts == 1:
+        between = inside
+    if inside is None and ranks_per_node == 1:
+        inside = between
     if "between hosts" not in links and environment.num_hosts == 1:
         notes.append("No link between hosts was measured; that within a host stands for it. topout doctor, in an "
                      "allocation of two, measures one.")  # fmt: skip
-    return {
-        "title": "where it was recorded",
-        "nodes": max(1024, environment.num_hosts),
-        "ranks_per_node": max(1, environment.num_ranks // max(1, environment.num_hosts)),
-        "cores": _cores(doctor or {}),
-        "device": seen_device(measures),
-        "inside": inside,
-        "between": between,
-    } | _storage(doctor or {}, notes)  # fmt: skip
+    return (
+        {
+            "title": "where it was recorded",
+            "nodes": max(1024, environment.num_hosts),
+            "ranks_per_node": ranks_per_node,
+            "cores": _cores(doctor or {}),
+            "device": seen_device(measures),
+        }
+        | {name: link for name, link in (("inside", inside), ("between", between)) if link}
+        | _storage(doctor or {}, notes)
+    )
 
 
 def seen_device(measures: Measures) -> str:
@@ -41,15 +46,6 @@ def data_place(doctor: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Where the training data lies, if the doctor was told (`topout doctor --data`) and could read it."""
     places = [place for host in doctor.get("hosts", ()) for place in host.get("places", ())]
     return next((place for place in places if place.get("purpose") == "data" and place.get("read_bytes_per_s")), None)
-
-
-def _seen_link(measures: Measures, notes: list[str]) -> dict[str, Any]:
-    rate = measures.communication.bytes_per_s
-    if not rate:
-        notes.append("No all-reduce was seen, and no link measured: bandwidth is taken for 1 GB/s. Set it, or give "
-                     "--doctor.")  # fmt: skip
-    value = rate or 1e9
-    return {"latency_s": _TYPICAL_LATENCY_S, "bytes_per_s": {"value": value, "low": value / 2, "high": value * 2}}
 
 
 def _links(doctor: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,16 +1,20 @@
 """What a model holds on a rank, from a run that recorded it; for a mesh where it does not fit.
 
 Activations are what the device's peak leaves beside parameters, gradients and optimizer state, so the library's own
-memory counts among them. Without a device's peak they are not known. Not from runs that shard or split the model: their
-ranks hold parts. Nor how large the device is: the next system may have another.
+memory counts among them: of one batch, however many add up to a step. Without a device's peak they are not known. Not
+from runs that shard or split the model: their ranks hold parts. Nor how large the device is: the next system may have
+another.
 """
 
 from topout.schema.measures import Measures
 
 
-def seen_memory(measures: Measures) -> dict[str, float]:
+def seen_memory(measures: Measures, notes: list[str]) -> dict[str, float]:
     memory = measures.memory
-    if not memory.parameter_bytes or measures.pipeline is not None or measures.tensor_parallel is not None:
+    if not memory.parameter_bytes:
+        return {}
+    if memory.is_sharded or measures.pipeline is not None or measures.tensor_parallel is not None:
+        notes.append("Ranks held parts of the model, so what the whole takes is not known; set job.memory.")
         return {}
     found = {
         "parameter_bytes": float(memory.parameter_bytes),

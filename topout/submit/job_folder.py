@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topout.schema.run_folder import is_file
+
 JOBS = "jobs"
 """Under the folder of the runs."""
 JOB_VARIABLE = "TOPOUT_JOB"
@@ -92,7 +94,7 @@ class JobFolder:
 
 def find_job(name: str | Path, root: Path) -> JobFolder | None:
     """The job of this folder or this number; None when `name` is something else."""
-    if (Path(name) / "job.json").is_file():
+    if is_file(Path(name) / "job.json"):
         return JobFolder(Path(name))
     return next((job for job in jobs(root) if str(name) in job.job_ids()), None)
 

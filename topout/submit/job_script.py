@@ -16,6 +16,8 @@ _FIND_CONTAINER = (
     "container=$(command -v apptainer || command -v singularity) || "
     '{ echo "neither apptainer nor singularity is on the PATH" >&2; exit 3; }'
 )
+_NAME_FIRST_HOST = 'export TOPOUT_HEAD="$(hostname)"  # the first host, where rank 0 runs'
+"""Always anew: a job that submits itself again may pass its environment on."""
 _EARLY_S = 30
 """A scheduler's own warning may come so much before the script's clock, which starts later."""
 
@@ -46,7 +48,11 @@ def job_script(
             *directives,
             f"# written by topout submit {__version__}; edit and submit it by hand as you like",
         ],
-        ["set -euo pipefail", *([f"export TOPOUT_JOB={quoted(str(job))}"] if job is not None else [])],
+        [
+            "set -euo pipefail",
+            *([f"export TOPOUT_JOB={quoted(str(job))}"] if job is not None else []),
+            *([_NAME_FIRST_HOST] if site.container and queue.hides_hosts else []),
+        ],
         environment(site, folder),
         _supervised(command),
         _ending(queue if is_requeued else Queue(), warn_after_s, then),

@@ -23,6 +23,8 @@ class Queue:
     """Pattern of a site's line that asks for several nodes, and is none of a job on one."""
     warns: bool = True
     """Is asked to warn before the time limit; otherwise the script looks at the clock."""
+    hides_hosts: bool = False
+    """Inside an image nothing tells a task the job's first host; the script, which runs there, does."""
     requeue: str | None = None
     """Shell line with which a running job gets in line again."""
     requeue_directives: tuple[str, ...] = ()
@@ -69,6 +71,8 @@ QUEUES = {
         ),
     ),
     "lsf": Queue(
+        # -wa signals every process of the job, and ranks end by it
+        warns=False,
         # the queue takes back a job that ends with one of these codes
         requeue=f"exit {STOPPED_EXIT_CODE}",
         requeue_directives=(f'#BSUB -Q "{STOPPED_EXIT_CODE}"',),
@@ -81,6 +85,7 @@ QUEUES = {
     "pbs": Queue(
         # it knows SIGTERM alone, for the time limit as for qdel
         warns=False,
+        hides_hosts=True,
         # qrerun is for operators
         resubmit=("qsub",),
         after=("#PBS -W depend=afterok:{job}",),
@@ -105,6 +110,7 @@ QUEUES = {
     "flux": Queue(
         # its signal goes to the brokers of the job's own instance
         warns=False,
+        hides_hosts=True,
         # a job is an instance of its own, and its queue another one
         resubmit=("flux", "--parent", "batch"),
         after=("#FLUX: --dependency=afterok:{job}",),

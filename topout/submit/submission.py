@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -134,7 +135,7 @@ def evaluation_script(submission: Submission, job: JobFolder, after: str | None)
         switches=None,
         extra=(*queue.directives, *waits, *(line for line in site.lines if not re.match(queue.parallel_line, line))),
     )
-    options = ["-n", "1", "--runs", str(submission.runs)]
+    options = ["-n", "1", "--runs", str(submission.runs), *_packs(submission.options)]
     run = [*topout_words(site), "run", *options, *_script_words(submission.evaluation_words)]
     return job_script(
         submission.plugin.directives(request),
@@ -146,14 +147,18 @@ def evaluation_script(submission: Submission, job: JobFolder, after: str | None)
     )
 
 
+def _packs(options: tuple[str, ...]) -> list[str]:
+    """The data may lie in packs alone."""
+    return [word for name, value in pairwise(options) if name == "--packs" for word in (name, value)]
+
+
 def _request(submission: Submission, job: JobFolder) -> JobRequest:
     site, queue = submission.site, submission.queue
     is_requeued = site.requeue and submission.warn_s is not None
     return JobRequest(
         name=submission.name,
         nodes=submission.nodes,
-        # an image has none of the scheduler's commands, so there the scheduler starts every rank
-        tasks_per_node=submission.ranks_per_node or (1 if site.container else None),
+        tasks_per_node=submission.ranks_per_node,
         gpus_per_node=site.gpus_per_node or None,
         cpus_per_task=site.cpus_per_task,
         time_s=submission.time_s,
@@ -268,6 +273,7 @@ def _command(submission: Submission, request: JobRequest, run: list[str]) -> str
     inside = in_container(submission.site, run, has_gpus=bool(request.gpus_per_node))
     if not submission.site.container:
         return inside
+    # an image has none of the scheduler's commands, so there the scheduler starts every rank
     return f"{joined(submission.plugin.task_prefix(request))} {inside}"
 
 

@@ -86,6 +86,7 @@ class DiLoCo:
         """The same on all ranks. Between meetings the model's parameters are not: see `finish`."""
         return {
             "num_steps": self.num_steps,
+            "has_news": self._has_news,
             "meeting_point": [point.clone() for point in self._meeting_point],
             "outer": self._outer.state_dict(),
         }
@@ -98,7 +99,8 @@ class DiLoCo:
                 do="make the model and the inner optimizer as they were when it was saved",
             )
         self.num_steps = int(state["num_steps"])
-        self._has_news = self.num_steps % self.every != 0
+        # older states do not say
+        self._has_news = bool(state.get("has_news", self.num_steps % self.every != 0))
         for point, saved in zip(self._meeting_point, state["meeting_point"], strict=True):
             point.copy_(saved)
         self._outer.load_state_dict(state["outer"])

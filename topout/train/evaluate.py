@@ -49,9 +49,13 @@ def evaluate(
         batches = dealt(loader, place, own_share=own_share, in_step=model is not None and _meets_in_forward(model))
         try:
             for number, batch in batches:
-                said = step(batch)
-                if number is not None:
-                    tally.add(number, said)
+                try:
+                    said = step(batch)
+                    if number is not None:
+                        tally.add(number, said)
+                except Exception as error:
+                    batches.throw(error)  # raises it again; first the others are told, where ranks go in step
+                    raise
         except Exception as error:
             failure = error
     raise_together(failure, place)

@@ -8,10 +8,10 @@
     local.finish()
 
 For links so slow that gradients cannot travel each step: bytes shrink by `every`. In the first `warmup` steps they are
-averaged each step, as early steps go far (post-local SGD). The model is the plain one, not wrapped in DDP. All ranks
-must make the same number of steps. Not where DDP's step is short enough: what is averaged rarely is not the same
-training, and `benchmarks/compression.py` shows by how much. Reference: Lin et al. 2020, Don't Use Large Mini-Batches,
-Use Local SGD.
+averaged each step, as early steps go far (post-local SGD). Frozen parameters are left alone. The model is the plain
+one, not wrapped in DDP. All ranks must make the same number of steps. Not where DDP's step is short enough: what is
+averaged rarely is not the same training, and `benchmarks/compression.py` shows by how much. Reference: Lin et al. 2020,
+Don't Use Large Mini-Batches, Use Local SGD.
 """
 
 from collections.abc import Iterable
@@ -38,12 +38,14 @@ class LocalSGD:
         self.bytes_averaged = 0
         self._model = model
         self._has_news = False
+        self._trained: set[int] = set()
         broadcast(model_tensors(model), place)
 
     def step(self) -> bool:
         """After each `optimizer.step()`; whether the ranks met."""
         self.num_steps += 1
         self._has_news = True
+        self._trained.update(id(parameter) for parameter in self._model.parameters() if parameter.requires_grad)
         is_due = self.num_steps <= self.warmup or (self.num_steps - self.warmup) % self.every == 0
         if is_due:
             self.meet()
@@ -56,9 +58,15 @@ class LocalSGD:
 
     def meet(self) -> None:
         with torch.no_grad():
-            self.bytes_averaged += average(self._model.parameters(), self.place)
+            self.bytes_averaged += average(self._learning(), self.place)
             self.bytes_averaged += average_buffers(self._model, self.place)
         self._has_news = False
+        self._trained.clear()
+
+    def _learning(self) -> list[nn.Parameter]:
+        """Those that may differ between ranks: not frozen now, or not at some step since the last meeting."""
+        parameters = self._model.parameters()
+        return [one for one in parameters if one.requires_grad or id(one) in self._trained]
 
     def state_dict(self) -> dict[str, Any]:
         """Between meetings parameters differ from rank to rank: call `finish` before a checkpoint that saves one."""

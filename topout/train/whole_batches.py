@@ -5,7 +5,7 @@ Ranks may have a batch less than others, or none. Not for training, where all mu
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,13 +15,14 @@ from topout.epoch.partition import Partition
 from topout.epoch.randomness import G, finalise_one, key
 from topout.packs.checksum import crc32c
 from topout.schema.errors import TopoutError
-from topout.train.agreement import equal_everywhere, together
+from topout.train.agreement import equal_everywhere, raise_together, together
 from topout.train.batches import WORKER, Seeded
+from topout.train.exchange import gather
 from topout.train.place import Place
 from topout.train.sample_order import SampleOrder, order_of
 from topout.train.sharding import index_source, same_but
 
-Numbered = Iterator[tuple[int | None, Any]]
+Numbered = Generator[tuple[int | None, Any], None, None]
 """A batch's number in the order of one process, None where its result is not wanted; and the batch."""
 
 _with_workers: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
@@ -38,12 +39,14 @@ _ITERABLES_DIFFER = (
 
 
 def dealt(loader: Iterable[Any], place: Place, *, own_share: bool, in_step: bool) -> Numbered:
-    """This rank's batches. `in_step`: ranks with one less get batch 0 once more, for models that meet in forward."""
-    if own_share:
-        return _own(loader, place)
-    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+    """This rank's batches. `in_step`: ranks with one less get one that does not count, for models that meet in forward.
+
+    What went wrong with a batch can be thrown into it: in step, the other ranks then hear of it at their next one.
+    """
+    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and not own_share:
         return _of_loader(loader, place, in_step)
-    return _of_iterable(loader, place)
+    batches = _own(loader, place) if own_share else _of_iterable(loader, place, in_step)
+    return _in_step(batches, place) if in_step else batches
 
 
 def _own(loader: Iterable[Any], place: Place) -> Numbered:
@@ -51,7 +54,7 @@ def _own(loader: Iterable[Any], place: Place) -> Numbered:
         yield turn * place.world_size + place.rank, batch
 
 
-def _of_iterable(iterable: Iterable[Any], place: Place) -> Numbered:
+def _of_iterable(iterable: Iterable[Any], place: Place, in_step: bool) -> Numbered:
     """Every rank loads everything and uses its part: right, and no quicker to load than one process."""
 
     def begun() -> tuple[Any, Iterator[Any]]:
@@ -64,9 +67,45 @@ def _of_iterable(iterable: Iterable[Any], place: Place) -> Numbered:
         return
     if place.is_first:
         yield 0, first
+    number = 0
     for number, batch in enumerate(batches, start=1):
         if number % place.world_size == place.rank:
             yield number, batch
+    if in_step and number < place.rank:
+        yield None, first
+
+
+def _in_step(batches: Numbered, place: Place) -> Numbered:
+    """As many on all ranks, which ask each other before each one; who has none left repeats its last, uncounted."""
+    last: tuple[int | None, Any] | None = None
+    failure: Exception | None = None
+    while True:
+        found = None
+        try:
+            found = next(batches, None) if failure is None else None
+        except Exception as error:
+            failure = error
+        last = found or last
+        has = "failed" if failure is not None else "one" if found else "last" if last else "none"
+        ranks = gather(has, place)
+        if "failed" in ranks:
+            raise_together(failure, place)
+        if "one" not in ranks:
+            return
+        if last is None or "none" in ranks:
+            raise _without_batch(ranks.index("none"))
+        try:
+            yield found or (None, last[1])
+        except Exception as error:
+            failure = error
+
+
+def _without_batch(rank: int) -> TopoutError:
+    return TopoutError(
+        f"Rank {rank} has no batch, and others have.",
+        why="The model gathers its parameters from all ranks in forward, so each needs a batch to run it on.",
+        do="make batches smaller, so that every rank has one; or pass all data to all ranks, without own_share=True",
+    )
 
 
 def _of_loader(loader: DataLoader, place: Place, in_step: bool) -> Numbered:

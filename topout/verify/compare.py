@@ -27,6 +27,8 @@ FEWEST_STEPS = 10
 SEED = 20261115
 RESOLUTION_NS = 1.0
 """The clock's; what lies below it is rounding of sums, not a difference."""
+_FOURIER_ERROR = 1e-9
+"""More than rounding makes of a correlation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +132,29 @@ def block_length(steps: Steps) -> int:
     autocorrelation reaches further; at most a quarter, so that there are blocks to choose from.
     """
     num_steps = len(steps)
+    longest = num_steps // 4
+    return int(min(max(_reach(steps, longest), np.ceil(num_steps ** (1 / 3))), longest))
+
+
+def _reach(steps: Steps, longest: int) -> int:
+    """The first lag at which steps no longer resemble each other, from 1 to `longest`.
+
+    A Fourier transform gives the correlation at all lags at once, good to its rounding; those near the limit or below
+    it are then looked at one by one, of which the first nearly always decides.
+    """
     centred = steps - steps.mean()
     variance = float(centred @ centred)
-    reach = 1
-    if variance > 0:
-        limit = 2 / np.sqrt(num_steps)
-        while reach < num_steps // 4 and float(centred[reach:] @ centred[:-reach]) / variance > limit:
-            reach += 1
-    return int(min(max(reach, np.ceil(num_steps ** (1 / 3))), num_steps // 4))
+    if variance == 0:
+        return 1
+    limit = 2 / np.sqrt(len(steps))
+    # zeros behind the steps keep their end from meeting their beginning
+    num_padded = 1 << (len(steps) + longest).bit_length()
+    spectrum = np.fft.rfft(centred, num_padded)
+    correlation = np.fft.irfft(spectrum * spectrum.conj(), num_padded)[1:longest] / variance
+    for lag in (1 + np.flatnonzero(correlation < limit + _FOURIER_ERROR)).tolist():
+        if float(centred[lag:] @ centred[:-lag]) / variance <= limit:
+            return int(lag)
+    return max(longest, 1)
 
 
 def _resampled_means(

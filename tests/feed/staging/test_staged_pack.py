@@ -199,6 +199,18 @@ def test_a_damaged_near_copy_is_passed_over_and_thrown_away(source, near):
         eventually(lambda: copy.exists() and copy.read_bytes() == (source / copy.name).read_bytes())
 
 
+def test_a_near_copy_that_is_cut_short_while_it_is_open_is_thrown_away(source, near):
+    with open_staged(source, root=near) as pack:
+        pack.follow(course_of(60), StagingOptions(budget_bytes=1 << 20))
+        eventually(lambda: pack.is_near)
+        assert pack.sample(11)["data"] == contents(11)
+        copy = pack.staging_folder.path / pack.manifest.shards[int(pack.index[11]["shard"])].file
+        os.truncate(copy, 4096)
+        assert pack.sample(11)["data"] == contents(11)
+        assert pack.counts().misses == 1
+        eventually(lambda: copy.exists() and copy.read_bytes() == (source / copy.name).read_bytes())
+
+
 def test_damage_in_the_slow_path_is_named_and_not_staged(source, near):
     with open_pack(source) as plain:
         row = plain.index[11].copy()

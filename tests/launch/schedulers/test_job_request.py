@@ -1,8 +1,11 @@
 """A job is asked for in each scheduler's own words, and what it has no word for is refused."""
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,7 +86,7 @@ def test_a_job_that_names_nodes_and_nothing_else_gets_them_whole() -> None:
 
 
 def test_lsf_is_asked_in_its_words() -> None:
-    # bsub(1): -W in hours and minutes, -wt in minutes
+    # bsub(1): -W in hours and minutes; -wa would signal the ranks too, and is not asked for
     assert lsf.directives(request()) == [
         "#BSUB -J train",
         "#BSUB -n 8",
@@ -96,7 +99,6 @@ def test_lsf_is_asked_in_its_words() -> None:
         "#BSUB -q gpu",
         "#BSUB -o /jobs/a/output.txt",
         "#BSUB -cwd /home/me",
-        "#BSUB -wa USR1 -wt 2",
         "#BSUB -r",
     ]
 
@@ -105,7 +107,7 @@ def test_pbs_is_asked_in_its_words() -> None:
     # qsub(1B) of OpenPBS: a chunk for each node; there is no warning to ask for
     assert pbs.directives(request()) == [
         "#PBS -N train",
-        "#PBS -l select=4:ncpus=32:mpiprocs=2:ngpus=8:mem=64gb",
+        "#PBS -l select=4:ncpus=32:mpiprocs=2:ompthreads=16:ngpus=8:mem=64gb",
         "#PBS -l place=scatter",
         "#PBS -l walltime=02:00:30",
         "#PBS -A abc123",
@@ -114,6 +116,12 @@ def test_pbs_is_asked_in_its_words() -> None:
         "#PBS -o /jobs/a/output.txt",
         "#PBS -r y",
     ]
+
+
+def test_ranks_of_pbs_get_a_core_each_where_nobody_says_how_many() -> None:
+    lines = pbs.directives(request(cpus_per_task=None, tasks_per_node=4, memory=None))
+    assert "#PBS -l select=4:ncpus=4:mpiprocs=4:ngpus=8" in lines
+    assert "#PBS -l select=4" in pbs.directives(bare())
 
 
 def test_flux_is_asked_in_its_words() -> None:
@@ -134,10 +142,9 @@ def test_flux_is_asked_in_its_words() -> None:
 
 
 def test_grid_engine_is_asked_in_its_words() -> None:
-    assert sge.directives(request(gpus_per_node=None, extra=("#$ -pe mpi 128",))) == [
+    assert sge.directives(request(gpus_per_node=None, memory=None, extra=("#$ -pe mpi 128",))) == [
         "#$ -N train",
         "#$ -l h_rt=02:00:30",
-        "#$ -l h_vmem=64G",
         "#$ -P abc123",
         "#$ -q gpu",
         "#$ -j y",
@@ -162,6 +169,7 @@ def test_grid_engine_needs_the_name_of_a_parallel_environment() -> None:
         (lsf, {"qos": "high"}),
         (pbs, {"switches": 1}),
         (sge, {"gpus_per_node": 4}),
+        (sge, {"memory": "64G"}),
         (flux, {"memory": "64G"}),
     ],
 )
@@ -206,9 +214,27 @@ def test_bsub_reads_the_script_from_its_input(tmp_path: Path, monkeypatch: pytes
 def test_a_scheduler_starts_every_rank_of_a_container() -> None:
     assert slurm.task_prefix(request())[:3] == ["srun", "--ntasks=8", "--ntasks-per-node=2"]
     assert "--cpus-per-task=16" in slurm.task_prefix(request())
-    assert pbs.task_prefix(request())[:5] == ["mpiexec", "-n", "8", "--ppn", "2"]
+    assert {"PALS_PPN=2", "PALS_CPU_BIND=none"} < set(pbs.task_prefix(request())[1:-3])
+    assert pbs.task_prefix(request())[-3:] == ["mpiexec", "-n", "8"]
     assert sge.task_prefix(request()) == ["mpirun", "-np", "8"]
     assert flux.task_prefix(request())[:5] == ["flux", "run", "--nodes=4", "--exclusive", "--tasks-per-node=2"]
+
+
+@pytest.mark.parametrize("program", ["mpiexec.hydra", "mpirun.openmpi"])
+def test_whichever_mpiexec_a_pbs_site_has_takes_the_words(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (found := shutil.which(program)) is None:
+        pytest.skip(f"no {program} here")
+    (tmp_path / "mpiexec").write_text(f'#!/bin/sh\nexec {found} "$@"\n')
+    (tmp_path / "mpiexec").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
+        monkeypatch.setenv(name, "1")
+    show = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
+    words = [*pbs.task_prefix(bare(nodes=1, tasks_per_node=2)), *show]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [str(len(os.sched_getaffinity(0)))] * 2, "nobody bound them"
 
 
 def test_lsf_alone_cannot_start_ranks_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

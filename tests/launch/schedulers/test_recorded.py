@@ -16,6 +16,8 @@ from tests.launch.schedulers import environments as env
 from topout.launch.agent import _place
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import detect_allocation
+from topout.launch.job import is_this_host_alone
+from topout.launch.leading import find_lead
 from topout.launch.schedulers import flux, lsf, pbs, sge
 from topout.launch.starters import Starters
 from topout.launch.variables import is_this_host, with_private_variables
@@ -149,6 +151,21 @@ def test_a_task_of_pals_is_found(node_file: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("variables", [{}, {"PBS_NODEFILE": "/var/spool/pbs/aux/8812.aurora-pbs-0001"}])
+def test_a_task_of_pals_in_a_container_is_found_without_the_host_file(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    granted = detect_allocation({**env.PALS, **variables})
+    assert granted is not None and granted.task is not None
+    assert (granted.hosts, granted.head, granted.num_tasks, granted.task.rank) == ((), None, 24, 13)
+    monkeypatch.setenv("TOPOUT_HEAD", "10.0.0.1")
+    lead = find_lead(granted, granted.task)
+    assert (lead.addresses, lead.is_own) == (("10.0.0.1",), False)
+    numbers = dict.fromkeys(["PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_NODEID", "PMI_RANK"], "0")
+    alone = detect_allocation({**env.PALS, **variables, **numbers, "PMI_SIZE": "1", "PALS_LOCAL_SIZE": "1"})
+    assert alone is not None and is_this_host_alone(alone), "mpiexec -n 1 in a container starts one rank there"
+
+
 def test_a_pals_task_that_does_not_know_its_world_is_refused(node_file: Path) -> None:
     environ = {name: value for name, value in env.PALS.items() if name != "PMI_SIZE"}
     with pytest.raises(TopoutError) as caught:
@@ -280,6 +297,21 @@ def test_a_script_whose_flux_does_not_answer_is_refused_and_not_run_on_one_host(
     task = detect_allocation(env.FLUX_TASK)
     assert task is not None
     assert (task.hosts, task.head) == ((), None)
+
+
+def test_a_task_of_flux_in_a_container_is_led_by_the_host_that_the_job_script_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TOPOUT_HEAD", "10.0.0.1")
+    granted = detect_allocation({**env.FLUX_TASK, "TOPOUT_HEAD": "10.0.0.1"})
+    assert granted is not None and granted.task is not None
+    lead = find_lead(granted, granted.task)
+    assert (lead.addresses, lead.is_own) == (("10.0.0.1",), False)
+    single = dict.fromkeys(["FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "PMI_RANK"], "0")
+    single |= {"FLUX_JOB_SIZE": "1", "FLUX_JOB_NNODES": "1", "TOPOUT_HEAD": "10.0.0.1"}
+    alone = detect_allocation({**env.FLUX_TASK, **single})
+    assert alone is not None and is_this_host_alone(alone)
 
 
 def test_one_task_a_node_is_its_place() -> None:

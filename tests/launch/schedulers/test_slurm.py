@@ -153,10 +153,11 @@ def test_the_starter_names_hosts_and_gpus_and_drops_what_shapes_steps() -> None:
     assert words[0] == "srun"
     assert words[-2:] == ["agent", "--now"]
     assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2", "--gpus-per-node=4", "--overlap"} <= set(words)
-    kept = slurm.start_environment({**env.SLURM_TASK, "SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin"})
-    dropped = {name for name in env.SLURM_TASK if name not in kept}
+    around = {**env.SLURM_TASK, "SRUN_CPUS_PER_TASK": "2", "SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin"}
+    kept = slurm.start_environment(around)
+    dropped = {name for name in around if name not in kept}
     assert {"SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"} <= dropped
-    assert {"SLURM_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_NNODES"} <= dropped
+    assert {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_DISTRIBUTION", "SLURM_NNODES"} <= dropped
     assert {"SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF", "PATH"} <= set(kept)
 
 

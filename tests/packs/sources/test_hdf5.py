@@ -101,3 +101,17 @@ def test_records_of_mixed_types_are_refused_by_name(tmp_path):
     with pytest.raises(TopoutError) as raised:
         read_all(tmp_path / "a.h5")
     assert "'rows'" in raised.value.why
+
+
+def test_what_cannot_be_packed_is_left_out_by_choosing_the_others(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        file["rows"] = np.zeros(3, [("a", "i4"), ("b", "f4")])
+    _, found = read_all(tmp_path / "a.h5", columns=("x",))
+    assert found == [{"x": 0}, {"x": 1}, {"x": 2}]
+    with pytest.raises(TopoutError, match="cannot be packed") as raised:
+        read_all(tmp_path / "a.h5")
+    assert "'rows'" in raised.value.why and "--columns" in raised.value.do
+    with pytest.raises(TopoutError, match="no column 'z'") as raised:
+        read_all(tmp_path / "a.h5", columns=("z",))
+    assert "rows, x" in raised.value.why

@@ -5,8 +5,10 @@ import threading
 
 import pytest
 
-from tests.packs.sources.reading import jpeg, read_all
+from tests.packs.sources.reading import jpeg, make_pack, read_all
+from topout.packs.fields import Field
 from topout.packs.sources import choose_source, open_source
+from topout.packs.targets import unpack
 from topout.schema.errors import ExitCode, TopoutError
 
 
@@ -100,3 +102,14 @@ def test_a_missing_package_is_named_with_the_remedy(tmp_path, monkeypatch):
     with pytest.raises(TopoutError, match="needs the package lmdb") as raised:
         open_source(tmp_path / "l")
     assert raised.value.do == "pip install 'topout[formats]'" and raised.value.exit_code == 3
+
+
+def test_the_size_of_a_sample_is_that_of_all_its_fields(tmp_path):
+    fields = [Field(name="label", kind="int"), Field(name="data", kind="bytes")]
+    # names that begin alike: the fields of "a" lie before "a!" and "ab"
+    samples = {name: {"label": 7, "data": bytes(1000 + number)} for number, name in enumerate(["a", "a!", "ab", "b"])}
+    with make_pack(tmp_path / "pack", fields, samples) as pack:
+        unpack(pack, tmp_path / "l", "lmdb")
+    listing, found = read_all(tmp_path / "l")
+    assert list(listing.names) == list(samples) and found == list(samples.values())
+    assert listing.sizes.tolist() == [1 + 1000 + number for number in range(4)]

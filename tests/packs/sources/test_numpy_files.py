@@ -97,3 +97,31 @@ def test_a_single_value_has_no_rows(tmp_path):
     with pytest.raises(TopoutError) as raised:
         read_all(tmp_path / "x.npy")
     assert "without rows" in raised.value.why
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_what_cannot_be_packed_is_left_out_by_choosing_the_others(tmp_path, save):
+    objects = np.array([{}], object)
+    by_columns = np.asfortranarray(np.ones((4, 2)))
+    save(tmp_path / "a.npz", x=X, y=Y, seed=42, notes=objects, moments=np.zeros(4, "M8[s]"), f=by_columns)
+    _, found = read_all(tmp_path / "a.npz", columns=("y", "x"))
+    assert is_same(found[2], {"x": X[2], "y": 4})
+    with pytest.raises(TopoutError, match="cannot be read") as raised:
+        read_all(tmp_path / "a.npz")
+    assert "'seed' is a single value" in raised.value.why and "--columns" in raised.value.do
+    with pytest.raises(TopoutError, match="cannot be packed") as raised:
+        read_all(tmp_path / "a.npz", columns=("x", "moments"))
+    assert "'moments'" in raised.value.why and "--columns" in raised.value.do
+    with pytest.raises(TopoutError, match="no column 'z'") as raised:
+        read_all(tmp_path / "a.npz", columns=("z",))
+    assert "seed" in raised.value.why
+
+
+def test_a_column_of_a_folder_that_cannot_be_read_is_left_out_by_choosing_the_others(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    (tmp_path / "broken.npy").write_bytes(b"not an array")
+    _, found = read_all(tmp_path, "numpy_files", columns=("x",))
+    assert is_same(found[1], {"x": X[1]})
+    with pytest.raises(TopoutError, match=r"broken\.npy cannot be read") as raised:
+        read_all(tmp_path, "numpy_files")
+    assert "'broken'" in raised.value.why and "--columns" in raised.value.do

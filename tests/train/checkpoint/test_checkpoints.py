@@ -64,6 +64,7 @@ def test_what_was_saved_comes_back_to_the_bit(training: MakeTraining) -> None:
     second = training().take(1)  # a first step, so that every value differs before
     restored = second.checkpoints.restore()
     assert restored is not None
+    assert second.checkpoints.restored is restored and first.checkpoints.restored is None
     assert restored.step == second.checkpoints.num_steps == 4
     assert all(torch.equal(now, then) for now, then in zip(second.values(), expected, strict=True))
 

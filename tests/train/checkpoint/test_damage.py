@@ -1,5 +1,6 @@
 """Torn, missing and flipped: found out, said, and the checkpoint before is used."""
 
+import errno
 import pickle
 import random
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.train.checkpoint.conftest import MakeTraining
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import manifest
 from topout.train.checkpoint.manifest import Damaged
+from topout.train.checkpoint.store import Store
 
 FILES = ["COMMITTED", "manifest.json", "rank-00000.data", "rank-00000.json"]
 
@@ -122,3 +124,18 @@ def test_a_manifest_made_by_hand_leads_nowhere(tmp_path: Path, change: dict[str,
     manifest.write(tmp_path, {**made, **change})
     with pytest.raises(Damaged):
         manifest.read(tmp_path)
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_of_the_environment(
+    training: MakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training().take(2).close()
+    again = training()
+
+    def stale(store: Store) -> list[int]:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Store, "steps", stale)
+    with pytest.raises(TopoutError, match="cannot be listed") as raised:
+        again.checkpoints.restore()
+    assert (raised.value.why, raised.value.exit_code) == ("Stale file handle.", ExitCode.ENVIRONMENT)

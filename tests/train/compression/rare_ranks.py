@@ -43,6 +43,37 @@ def local_sgd(place, every, warmup, steps):
     return {"begun": begun, "met": met, "before": before, "after": values(model), "bytes": local.bytes_averaged}
 
 
+def frozen(place):
+    """A head on frozen layers: of bf16, of whole numbers, and one that is frozen between two meetings."""
+    model = make_model(place.rank)
+    model[0].to(torch.bfloat16).requires_grad_(False)
+    model.table = nn.Parameter(torch.arange(4) + place.rank, requires_grad=False)
+    local = LocalSGD(model, place, every=4)
+    begun = values(model)
+    with torch.no_grad():
+        for parameter in model[2].parameters():
+            parameter.add_(place.rank + 1)
+    local.step()
+    model[2].weight.requires_grad_(False)
+    local.step()
+    local.finish()
+    return {"begun": begun, "after": values(model), "bytes": local.bytes_averaged}
+
+
+def diloco_finished(place, every=2, steps=3):
+    """Finished, saved and taken up: nothing is new."""
+    model = make_model(place.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    local = DiLoCo(model, optimizer, place, every=every)
+    train(model, optimizer, local, place, steps)
+    local.finish()
+    before = values(model)
+    again = DiLoCo(model, optimizer, place, every=every)
+    again.load_state_dict(local.state_dict())
+    again.finish()
+    return {"before": before, "after": values(model)}
+
+
 def diloco(place, steps=6, resume_at=None, **options):
     model = make_model(place.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -70,6 +101,8 @@ def main():
         "one_step": local_sgd(place, every=1, warmup=0, steps=1),
         "apart": local_sgd(place, every=9, warmup=0, steps=1),
         "every_step": local_sgd(place, every=1, warmup=0, steps=6),
+        "frozen": frozen(place),
+        "diloco_finished": diloco_finished(place),
         "diloco_plain": diloco(place, every=1, outer_lr=1.0, outer_momentum=0.0),
         "diloco": diloco(place, every=3),
         "diloco_resumed": diloco(place, every=2, resume_at=3),

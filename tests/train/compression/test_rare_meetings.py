@@ -69,6 +69,43 @@ def test_a_resumed_run_is_the_uninterrupted_one(ranks):
         assert said["diloco_resumed"]["after"] == said["diloco_straight"]["after"]
 
 
+def test_a_finished_run_that_is_taken_up_has_nothing_to_finish(ranks):
+    for said in ranks:
+        assert said["diloco_finished"]["after"] == said["diloco_finished"]["before"]
+
+
+def test_a_diloco_state_that_does_not_say_whether_there_is_news_is_judged_by_its_steps():
+    class Counted(DiLoCo):
+        num_meetings = 0
+
+        def meet(self):
+            self.num_meetings += 1
+            super().meet()
+
+    model = nn.Linear(2, 2)
+    for num_steps, expected in ((3, 1), (4, 0)):
+        local = Counted(model, torch.optim.SGD(model.parameters(), lr=0.1), alone(), every=2)
+        state = {**local.state_dict(), "num_steps": num_steps}
+        del state["has_news"]
+        local.load_state_dict(state)
+        local.finish()
+        assert local.num_meetings == expected
+
+
+def test_frozen_parameters_stay_at_home(ranks):
+    """Parameters are: frozen weight and bias, batch norm's two, weight and bias of the head; then the table."""
+    first, second = (said["frozen"] for said in ranks)
+    assert first["after"] == second["after"] and first["begun"] == second["begun"]
+    table, weight, bias, scale, shift, *_ = first["after"]
+    assert [table, weight, bias, scale, shift] == first["begun"][:5]
+    assert table == [0, 1, 2, 3]
+    # one rank went 1 further, the other 2; the weight, frozen since, as well as the bias
+    for after, begun in zip(first["after"][5:7], first["begun"][5:7], strict=True):
+        assert after == pytest.approx([value + 1.5 for value in begun], abs=1e-6)
+    of_batch_norm, of_head, running = 4 * (5 + 5), 4 * (5 * 2 + 2), 4 * (5 + 5)
+    assert first["bytes"] == of_batch_norm + of_head + running
+
+
 def test_one_rank_alone_trains_as_without(ranks):
     assert flat(ranks[0]["world_1"]["after"]) == pytest.approx(flat(ranks[0]["world_1_apart"]["after"]), abs=1e-6)
 

@@ -39,7 +39,12 @@ def train(half, step_kind="plain", set_to_none=True, lr=0.1, **options):
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     passes = options.get("backward_passes_per_step", 1)
-    for whole_inputs, whole_labels in batches():
+    for number, (whole_inputs, whole_labels) in enumerate(batches()):
+        if step_kind == "replaced" and number == 1:
+            state = optimizer.state_dict()
+            optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+            optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+            optimizer.load_state_dict(state)
         optimizer.zero_grad(set_to_none=set_to_none)
         inputs, labels = whole_inputs[half], whole_labels[half]
         for part in range(passes):
@@ -167,6 +172,8 @@ def main():
         "groups": train(half, groups=2),
         "groups of tensors": train(half, groups_of_tensors=True),
         "predivided": train(half, gradient_predivide_factor=2.0),
+        "replaced": train(half, "replaced"),
+        "replaced, own compression": train(half, "replaced", compression=Halved),
         "sum": train(half, op=hvd.Sum, lr=0.1 / size),
         "clipped": train(half, "clipped"),
         "synchronized twice": train(half, "synchronized twice"),

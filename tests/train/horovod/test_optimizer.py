@@ -35,7 +35,7 @@ def alone(clip: float | None = None) -> torch.Tensor:
 
 
 MODES = ["plain", "kept gradients", "own compression", "two passes", "two passes, kept", "groups", "groups of tensors",
-         "predivided", "sum", "synchronized twice", "no fusion"]  # fmt: skip
+         "predivided", "replaced", "replaced, own compression", "sum", "synchronized twice", "no fusion"]  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -17,9 +17,9 @@ def train(run_ranks, num_ranks, cases, timeout=240):
     return first
 
 
-def check(case, said):
+def check(case, said, within=1e-5):
     since = next((number for number, loss in enumerate(said["losses"]) if loss), 0)
-    assert said["losses"][since:] == pytest.approx(said["alone"][since : len(said["losses"])], abs=1e-5), case
+    assert said["losses"][since:] == pytest.approx(said["alone"][since : len(said["losses"])], abs=within), case
 
 
 def test_a_transformer_and_a_resnet_learn_in_every_mesh_of_two_ranks_what_one_process_learns(run_ranks):
@@ -75,3 +75,14 @@ def test_shards_of_shards_are_the_same_model(run_ranks, tmp_path):
     ]
     for case, said in zip(cases, train(run_ranks, 4, cases), strict=True):
         check(case, said)
+
+
+def test_stages_of_shards_in_bf16_send_what_the_next_stage_has_made_room_for(run_ranks):
+    """Sharded weights are gathered in bf16, so what leaves a stage is bf16 where autocast alone keeps fp32."""
+    cases = [
+        {"mesh": {"fsdp": 2, "pp": 2}, "precision": "bf16"},
+        {"mesh": {"fsdp": 2, "pp": 2, "schedule": "interleaved"}, "precision": "bf16", "optimizer": "sgd"},
+    ]
+    for case, said in zip(cases, train(run_ranks, 4, cases), strict=True):
+        assert len(said["losses"]) == 6, "five steps and an evaluation"
+        check(case, said, within=0.01)

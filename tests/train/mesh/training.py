@@ -1,6 +1,7 @@
 """Run on some ranks: trains in one mesh after another and says how far losses are from one process's.
 
-argv: JSON [{"mesh": {...}, "model": "transformer", "optimizer": "adamw", "clip": null, "save": null, "restore": null}].
+argv: JSON [{"mesh": {...}, "model": "transformer", "optimizer": "adamw", "clip": null, "save": null, "restore": null,
+"precision": null}].
 Prints one JSON list: for each case the losses, those of one process for the same steps, and what each rank holds.
 """
 
@@ -51,7 +52,7 @@ def in_mesh(case, place):
     torch.manual_seed(7 if place.is_first else 1000 + place.rank)
     mesh = {"mesh": case["mesh"], "layout": layout}
     made = OPTIMIZERS[case.get("optimizer", "adamw")]
-    trainer = hybrid(place, build, loss, made, mesh=mesh, clip_norm=case.get("clip"))
+    trainer = hybrid(place, build, loss, made, mesh=mesh, clip_norm=case.get("clip"), precision=case.get("precision"))
     if case.get("restore"):
         assert trainer.restore(case["restore"]) == trainer.num_steps > 0
     losses = [0.0] * trainer.num_steps

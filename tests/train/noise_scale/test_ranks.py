@@ -222,3 +222,99 @@ print(json.dumps(found))
     # losses that are not divided make gradients twice the mean, so squares are 4 times
     assert math.isclose(first.said["fsdp accumulated and clipped"]["error"], 3.0, rel_tol=1e-4)
     assert second.code == 0, second.stderr
+
+
+SPLIT = """
+import json
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+import topout
+from topout.train.noise_scale import NoiseScale
+
+ctx = topout.init()
+grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+line = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+def build():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.LayerNorm(8))
+
+def split(mesh):
+    return parallelize_module(build(), mesh, {"1": ColwiseParallel(), "3": RowwiseParallel()})
+
+def batch(row, step, part):
+    return torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * row + 10 * step + part))
+
+def loss(model, x):
+    return (model(x) - x).square().mean()
+
+def truth(rows, step, num_parts):
+    model, parts = build(), []
+    for row in range(rows):
+        for part in range(num_parts):
+            gradients = torch.autograd.grad(loss(model, batch(row, step, part)), list(model.parameters()))
+            parts.append(torch.cat([gradient.flatten() for gradient in gradients]).double())
+    return [float(torch.stack(parts).square().sum(1).mean()), float(torch.stack(parts).mean(0).square().sum())]
+
+def average(model):
+    for parameter in model.parameters():
+        local = parameter.grad.to_local() if hasattr(parameter.grad, "placements") else parameter.grad
+        dist.all_reduce(local, group=grid["dp"].get_group())
+        local /= 2
+
+def train(model, rows, num_parts, by_hand=False):
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    given = {"batch_size": 4, "every": 1, "accumulate": num_parts, "num_data_ranks": rows}
+    noise = NoiseScale(model, optimizer, ctx.place, **given)
+    for step in range(3):
+        optimizer.zero_grad()
+        for part in range(num_parts):
+            if hasattr(model, "set_requires_gradient_sync"):
+                model.set_requires_gradient_sync(part == num_parts - 1)
+            (loss(model, batch(grid["dp"].get_local_rank() if rows > 1 else 0, step, part)) / num_parts).backward()
+        if by_hand:
+            average(model)
+        optimizer.step()
+    found = [[step, small, big, truth(rows, step, num_parts)] for step, small, big, *_ in noise.state_dict()["samples"]]
+    noise.close()
+    return [found, noise.missing]
+
+sharded = split(grid["tp"])
+for module in (sharded[1], sharded):
+    fully_shard(module, mesh=grid["dp"])
+said = {
+    "accumulated on four peers": train(split(line), 1, 2),
+    "averaged by hand": train(split(grid["tp"]), 2, 1, by_hand=True),
+    "averaged by FSDP2": train(sharded, 2, 2),
+}
+hidden = nn.parallel.DistributedDataParallel(split(grid["tp"]), device_mesh=grid["dp"])
+for name, model, rows in [("all", split(grid["tp"]), None), ("three", split(grid["tp"]), 3), ("hidden", hidden, 2)]:
+    try:
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        NoiseScale(model, optimizer, ctx.place, batch_size=4, num_data_ranks=rows)
+    except topout.schema.errors.TopoutError as error:
+        said[name] = [error.problem, error.do]
+print(json.dumps(said), flush=True)
+ctx.close()
+"""
+
+
+def test_layers_that_are_split_and_layers_that_are_not_count_once_each(run_ranks):
+    ranks = run_ranks(SPLIT, 4)
+    assert [rank.code for rank in ranks] == [0] * 4, ranks[0].stderr[-3000:]
+    for way, num_samples in {"accumulated on four peers": 3, "averaged by hand": 3, "averaged by FSDP2": 2}.items():
+        found, missing = ranks[0].said[way]
+        assert len(found) == num_samples, (way, missing)
+        for _, small, big, (wanted_small, wanted_big) in found:
+            assert small == pytest.approx(wanted_small, rel=1e-5), way
+            assert big == pytest.approx(wanted_big, rel=1e-5), way
+    assert ranks[3].said["all"] == [
+        "The model has layers split over 2 ranks, and num_data_ranks=4 of 4.",
+        "NoiseScale(..., num_data_ranks=2)",
+    ]
+    assert ranks[3].said["three"][1] == "num_data_ranks: a divisor of 4"
+    assert "device_mesh=" in ranks[3].said["hidden"][0]

@@ -86,11 +86,29 @@ def test_a_toml_table_says_the_same(tmp_path):
         ({"epochs": 0}, "number of steps cannot be 0"),
         ({"decay": "step"}, "milestones cannot be"),
         ({"decay": "poly", "power": 0}, "power cannot be 0"),
+        ({"optimizer": "lamb", "trust": 0.02}, "no option of lamb 'trust'"),
+        ({"optimizer": "adamw", "momentum": 0.9}, "no option of adamw 'momentum'"),
+        ({"wieght_decay": 1e-4}, "no option of lars 'wieght_decay'"),
+        ({"lr": 0.1}, "no option of lars 'lr'"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_stated(change, said):
     with pytest.raises(TopoutError, match=said):
         large_batch(**{**STATED, **change})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        ("lars", {"trust": 0.02}),
+        ("lamb", {"betas": (0.9, 0.99)}),
+        ("sgd", {"nesterov": True}),
+        ("adamw", {"eps": 1e-6}),
+    ],
+)
+def test_options_reach_the_optimizer(optimizer, options):
+    made = large_batch(**STATED, optimizer=optimizer, **options).optimizer(torch.nn.Linear(2, 2).parameters())
+    assert {name: made.param_groups[0][name] for name in options} == options
 
 
 def test_the_nearest_name_is_offered():

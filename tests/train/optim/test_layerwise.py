@@ -248,6 +248,39 @@ def test_training_goes_on_from_a_state_dict_as_if_nothing_had_happened(kind):
     assert all(torch.equal(a, b) for a, b in zip(straight, found, strict=True))
 
 
+@pytest.mark.parametrize("form", ["paper", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lars_goes_on_with_the_motion_of_sgd(form, dtype):
+    found = [torch.nn.Parameter(torch.ones(5, dtype=dtype)), torch.nn.Parameter(torch.ones(3, dtype=dtype))]
+    before = torch.optim.SGD([{"params": [one], "lr": rate} for one, rate in zip(found, (0.01, 0.2), strict=True)],
+                             lr=0.1, momentum=0.9)  # fmt: skip
+    after = LARS([{"params": [one]} for one in found], 0.5, momentum_form=form)
+
+    def step(optimizer):
+        for one in found:
+            one.grad = torch.full_like(one, 0.5)
+        start = [one.detach().clone() for one in found]
+        optimizer.step()
+        return [(one.detach() - was).float() for one, was in zip(found, start, strict=True)]
+
+    for _ in range(20):
+        step(before)
+    state = copy.deepcopy(before.state_dict())
+    after.load_state_dict(state)
+    assert torch.equal(state["state"][0]["momentum_buffer"], before.state[found[0]]["momentum_buffer"])
+    start = [one.detach().clone() for one in found]
+    expected = step(before)
+    with torch.no_grad():
+        for one, was in zip(found, start, strict=True):
+            one.copy_(was)
+    torch.testing.assert_close(step(after), expected, rtol=1e-6 if dtype == torch.float32 else 0.01, atol=1e-6)
+    # LARS's own state is taken as it is
+    again = LARS([{"params": [one]} for one in found], 0.5)
+    again.load_state_dict(after.state_dict())
+    for one in found:
+        torch.testing.assert_close(again.state[one]["momentum_buffer"], after.state[one]["momentum_buffer"])
+
+
 def test_a_parameter_moved_between_steps_is_followed():
     weights, gradients = problem([(16, 4, 3, 3)])
     expected = paper.lars(weights, gradients, RATES, decay=0.0, trust=0.02)

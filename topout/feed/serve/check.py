@@ -30,11 +30,10 @@ def look(texts: Sequence[str]) -> tuple[list[Order], list[str]]:
             file_field(pack)
             place = os.path.abspath(root or _source_of(pack))  # noqa: PTH100 (links are kept, as the script has them)
             for shard in pack.shards:
-                _ = shard.fd
-            if pack.manifest.options:
-                done = ", ".join(
-                    f"{name} {value}" for name, value in pack.manifest.options.items() if value is not None
-                )
+                shard.open()
+                shard.rest()
+            if pack.manifest.changes:
+                done = ", ".join(f"{name} {value}" for name, value in pack.manifest.changes.items())
                 notes.append(f"{path} does not hold the files as they were: packed with {done}")
             if not Path(place).is_dir():
                 notes += _missing(pack, place)
@@ -48,7 +47,7 @@ def _missing(pack: Pack, root: str) -> Iterator[str]:
     source = pack.manifest.source
     if source is None:
         return
-    if source.num_files > len(pack) and not pack.manifest.options:
+    if source.num_files > len(pack) and not pack.manifest.changes:
         yield f"{root} is gone, and {source.num_files - len(pack)} of its files are not in {pack.path}"
     if len(pack) <= _MOST_WALKED:
         num_empty = source.num_folders - _num_folders(Tree(NamesOfPack(pack)))

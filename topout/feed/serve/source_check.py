@@ -19,7 +19,7 @@ NUM_LOOKED_AT = 64
 
 def refuse_changed_source(pack: Pack, root: str) -> None:
     """Raises where the folder is there and differs; a folder that is gone is what packs are for."""
-    if not Path(root).is_dir() or pack.manifest.options or not len(pack):
+    if not Path(root).is_dir() or pack.manifest.changes or not len(pack):
         return
     change = _first_change(pack, root)
     if change is not None:

@@ -23,7 +23,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 class ShardReader:
-    """The staged shards as readers of any process see them; maps are given up when the holder evicts a shard."""
+    """The staged shards as readers of any process see them; files are given up when the holder evicts a shard."""
 
     def __init__(self, folder: StagingFolder, state: State, manifest: Manifest) -> None:
         self._folder = folder
@@ -33,13 +33,8 @@ class ShardReader:
         self._open: dict[int, tuple[int, ShardFile]] = {}
         self._num_evicted = 0
 
-    def view(self, number: int) -> memoryview | None:
-        """The shard's bytes, unverified; None when it is not here."""
-        file = self.file(number)
-        return None if file is None else file.view
-
     def file(self, number: int) -> ShardFile | None:
-        """Opened."""
+        """Opened; None when it is not here."""
         if self._num_evicted != self._state[Word.NUM_EVICTED]:
             self._close_evicted()
         copy = self._state.copies[number]
@@ -62,7 +57,7 @@ class ShardReader:
         self._open.clear()
 
     def _close_evicted(self) -> None:
-        """A deleted file takes room while it is mapped; views handed out stay valid, the map goes with the last."""
+        """A deleted file takes room while it is open; those handed out stay so, and it goes with the last."""
         self._num_evicted = self._state[Word.NUM_EVICTED]
         for number, (copy, _) in list(self._open.items()):
             if self._state.copies[number] != copy:

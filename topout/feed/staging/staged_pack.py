@@ -21,7 +21,7 @@ from topout.feed.staging.shards import ShardReader
 from topout.feed.staging.site import Site
 from topout.feed.staging.stager import Stager, StagingOptions
 from topout.packs.checksum import crc32c
-from topout.packs.layout import HEADER_BYTES, row_crc
+from topout.packs.layout import HEADER_BYTES, MisshapenError, row_crc
 from topout.packs.manifest import Manifest
 from topout.packs.pack import Pack, Repair
 from topout.packs.shard import ShardFile
@@ -127,9 +127,13 @@ class StagedPack(Pack):
         raise self.damaged(number, "its bytes do not match their checksum")
 
     def _near(self, number: int, shard: int, offset: int, length: int) -> memoryview | None:
-        view = self._near_shards.view(shard)
-        if view is not None:
-            return view[offset : offset + length]
+        file = self._near_shards.file(shard)
+        if file is not None:
+            try:
+                return memoryview(file.read(offset, length))
+            except MisshapenError:
+                # a copy that cannot be read is a bad one: no bytes match no checksum
+                return memoryview(b"")
         found = self._near_samples.read(number, length)
         return None if found is None else memoryview(found)
 

@@ -20,7 +20,8 @@ from topout.schema.errors import TopoutError
 from topout.schema.world import Rank, World
 
 TITLE = "LSF"
-WARNING_SIGNAL = "SIGUSR1"
+WARNING_SIGNAL = "SIGUSR2"
+"""At the time limit, and to every process of the job; so is the one of -wa, which would end the ranks."""
 
 TASK = {
     "rank": "JSM_NAMESPACE_RANK",
@@ -133,8 +134,6 @@ def directives(request: JobRequest) -> list[str]:
         f"-q {request.partition}" if request.partition else None,
         f"-o {in_directive(request.output)}",
         f"-cwd {in_directive(request.working_folder)}",
-        # in minutes, and at least one
-        f"-wa {WARNING_SIGNAL[3:]} -wt {-(-request.warn_s // 60)}" if request.warn_s is not None else None,
         "-r" if request.is_requeued else "-rn",
         "-x" if request.wants_whole_nodes else None,
     ]

@@ -2,8 +2,8 @@
 
 Hosts stand in the file PBS_NODEFILE, once for every rank that was asked for (`mpiprocs`; with Torque's `ppn`, for every
 core, which says nothing about ranks). OpenPBS writes the file on all hosts, other versions on the first alone; so ranks
-that mpirun started go by its own word. There is no warning before the end: SIGTERM comes `kill_delay` (10 s) before
-SIGKILL.
+that mpirun started go by its own word, and so do PALS's in a container, which hides the file. There is no warning
+before the end: SIGTERM comes `kill_delay` (10 s) before SIGKILL.
 """
 
 import os
@@ -27,19 +27,22 @@ TASK = {
     "local_size": "PALS_LOCAL_SIZE",
     "node_rank": "PALS_NODEID",
 }
+_UNBOUND = (
+    "PALS_CPU_BIND=none",
+    "OMPI_MCA_hwloc_base_binding_policy=none",
+    "PRTE_MCA_hwloc_default_binding_policy=none",
+    "I_MPI_PIN=off",
+)
+"""Of PALS, Open MPI 4, Open MPI 5 and Intel MPI; MPICH binds nothing unless it is asked to."""
 
 
 def detect(environ: Mapping[str, str]) -> Allocation | None:
     if "PBS_JOBID" not in environ:
         return None
     task = read_task(environ, TASK)
+    slots = _slots(environ, is_task=task is not None)
     if task is not None and task.world_size == 1:
         task = None
-    if not environ.get("PBS_NODEFILE"):
-        raise contradiction(
-            "PBS_JOBID is set, PBS_NODEFILE is not.", why="nothing names the job's hosts", names=["PBS_JOBID"]
-        )
-    slots = read_host_file(environ["PBS_NODEFILE"], source="PBS_NODEFILE")
     is_told = task is None and not _is_torque(environ) and any(number > 1 for number in slots.values())
     hosts = tuple(slots)
     return Allocation(
@@ -49,7 +52,7 @@ def detect(environ: Mapping[str, str]) -> Allocation | None:
         num_tasks=task.world_size if task is not None else sum(slots.values()) if is_told else None,
         tasks_per_host=tuple(slots.values()) if is_told else None,
         task=task,
-        head=None if task is None else hosts[0],
+        head=hosts[0] if hosts and task is not None else None,
     )
 
 
@@ -61,6 +64,18 @@ def job_id(environ: Mapping[str, str]) -> str:
 def job_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     """None: not every host may have the file."""
     return ()
+
+
+def _slots(environ: Mapping[str, str], *, is_task: bool) -> dict[str, int]:
+    """Host -> ranks there; empty for a task that cannot read the file, and needs it only to find the first host."""
+    path = environ.get("PBS_NODEFILE")
+    if is_task and not (path and os.access(path, os.R_OK)):
+        return {}
+    if not path:
+        raise contradiction(
+            "PBS_JOBID is set, PBS_NODEFILE is not.", why="nothing names the job's hosts", names=["PBS_JOBID"]
+        )
+    return read_host_file(path, source="PBS_NODEFILE")
 
 
 def _is_torque(environ: Mapping[str, str]) -> bool:
@@ -92,8 +107,11 @@ def rank_variables(rank: Rank, world: World) -> dict[str, str]:
 def directives(request: JobRequest) -> list[str]:
     refuse(TITLE, request, ["qos", "switches"], do='give it as one of the site\'s lines: "#PBS -l …"')
     chunk = {
-        "ncpus": request.cpus_per_node,
+        # else a chunk has one core, however many ranks
+        "ncpus": request.cpus_per_node or request.tasks_per_node,
         "mpiprocs": request.tasks_per_node,
+        # else OMP_NUM_THREADS is all cores of the chunk in each of its ranks
+        "ompthreads": request.cpus_per_task,
         "ngpus": request.gpus_per_node,
         # PBS writes gigabytes as gb
         "mem": None if request.memory is None else re.sub(r"([kmgt])b?$", r"\1b", request.memory.lower()),
@@ -124,6 +142,10 @@ def read_job_id(output: str) -> str | None:
 
 
 def task_prefix(request: JobRequest) -> list[str]:
-    """As PALS and Hydra take it."""
+    """Any site's mpiexec: how many on a node and that none is bound is said in variables, which others pass over.
+
+    Open MPI, MPICH and Intel MPI read `mpiprocs` in the host file; their words for it differ.
+    """
     tasks = request.tasks_per_node or 1
-    return ["mpiexec", "-n", str(request.nodes * tasks), "--ppn", str(tasks), "--cpu-bind", "none"]
+    variables = [f"PALS_PPN={tasks}", *_UNBOUND]
+    return ["env", *variables, "mpiexec", "-n", str(request.nodes * tasks)]

@@ -71,6 +71,7 @@ def rank_variables(rank: Rank, world: World) -> dict[str, str]:
 def directives(request: JobRequest) -> list[str]:
     lines_of_site = 'give it as one of the site\'s lines: "#$ -l …"'
     refuse(TITLE, request, ["qos", "switches", "gpus_per_node"], do=lines_of_site)
+    refuse(TITLE, request, ["memory"], do='say it of one slot, as a line of the site: "#$ -l h_vmem=4G"')
     has_environment = any(re.search(r"-pe\s", line) for line in request.extra)
     if not has_environment and (request.nodes > 1 or (request.cpus_per_node or request.tasks_per_node or 1) > 1):
         raise TopoutError(
@@ -81,7 +82,6 @@ def directives(request: JobRequest) -> list[str]:
     lines = [
         f"-N {request.name}",
         f"-l h_rt={hours_minutes_seconds(request.time_s)}",
-        f"-l h_vmem={request.memory}" if request.memory else None,
         f"-P {request.account}" if request.account else None,
         f"-q {request.partition}" if request.partition else None,
         "-j y",

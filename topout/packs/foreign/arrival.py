@@ -1,6 +1,7 @@
 """A file or folder that appears whole or not at all: written under another name beside its place, then renamed.
 
-Never over something that is there. What a killed run left under the other name is removed by the next one.
+Never over something that is there. What a killed run left under the other name is removed by the next one; a lock
+beside it keeps two that run at once apart.
 """
 
 import os
@@ -10,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from topout.packs.packing.storage_errors import cannot_write
+from topout.packs.packing.work_lock import hold_lock
 from topout.schema.errors import TopoutError
 
 
@@ -47,17 +49,29 @@ def _arriving(destination: Path) -> Iterator[Path]:
     unfinished = destination.with_name(f".{destination.name}.unpacking")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _remove(unfinished)
-        yield unfinished
-        _refuse_taken(destination)
-        unfinished.rename(destination)
-        _synchronise(destination.parent)
+        with _alone(destination, unfinished.with_name(f"{unfinished.name}.lock")):
+            try:
+                _remove(unfinished)
+                yield unfinished
+                _refuse_taken(destination)
+                unfinished.rename(destination)
+                _synchronise(destination.parent)
+            except BaseException:
+                _remove(unfinished)
+                raise
     except OSError as error:
-        _remove(unfinished)
         raise cannot_write(destination, error, "unpacking") from error
-    except BaseException:
-        _remove(unfinished)
-        raise
+
+
+@contextmanager
+def _alone(destination: Path, path: Path) -> Iterator[None]:
+    lock = hold_lock(path, destination, "unpacked", "wait for it, or choose another place")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(lock)
 
 
 def _refuse_taken(destination: Path) -> None:

@@ -40,6 +40,11 @@ def sample_of(fields: Sequence[Field], features: Mapping[str, Feature], *, is_ou
     return {field.name: _value(field, features, is_ours) for field in fields}
 
 
+def feature_names(field: Field) -> list[str]:
+    """Of the features that `features_of` makes of it."""
+    return [field.name, *([field.name + _SHAPE, field.name + _DTYPE] if field.kind == "array" else [])]
+
+
 def features_of(fields: Sequence[Field], sample: Sample, doubles: Collection[str]) -> dict[str, Feature]:
     """`doubles` are the float fields that float32 cannot hold."""
     features: dict[str, Feature] = {}

@@ -11,10 +11,12 @@ import numpy as np
 
 from topout.packs.fields import DTYPES, Field, Value
 from topout.packs.foreign.array_rows import row_field, row_value
+from topout.packs.foreign.columns import check_columns
 from topout.packs.foreign.json_text import read_json
 from topout.packs.foreign.npy import read_npy
 from topout.packs.foreign.packages import require
 from topout.packs.foreign.signature import shared_kind
+from topout.schema.errors import TopoutError
 
 NAMES = "__name__"
 """The dataset with the samples' names."""
@@ -32,19 +34,26 @@ class Column:
     """Rows have lengths of their own, and lie elsewhere in the file."""
 
 
-def find_columns(opened: Any, told: Sequence[Field] | None) -> list[Column]:
-    """Every dataset with at least one axis, by name; raises ValueError for one that no field can hold."""
+def find_columns(opened: Any, told: Sequence[Field] | None, wanted: Sequence[str] | None) -> list[Column]:
+    """Every dataset with at least one axis, by name, or those in `wanted`; raises for one that no field can hold."""
+    told_fields = {field.name: field for field in told or ()}
+    paths = _paths(opened) if told is None else list(told_fields)
+    check_columns(paths, wanted)
+    # chosen before they are looked at: what cannot be packed can be left out
+    chosen = [path for path in paths if wanted is None or path in wanted]
+    return [_column(path, opened[path], told_fields.get(path) or _judged(opened, path)) for path in chosen]
+
+
+def _paths(opened: Any) -> list[str]:
     h5py = require("h5py", what="Reading HDF5")
-    if told is not None:
-        return [_column(field.name, opened[field.name], field) for field in told]
-    columns: list[Column] = []
+    paths: list[str] = []
 
     def visit(path: str, found: Any) -> None:
         if isinstance(found, h5py.Dataset) and found.shape and path != NAMES:
-            columns.append(_column(path, found, _field(h5py, path, found)))
+            paths.append(path)
 
     opened.visititems(visit)
-    return sorted(columns, key=lambda column: column.path)
+    return sorted(paths)
 
 
 def column_value(column: Column, item: Any) -> Value:
@@ -75,6 +84,17 @@ def row_bytes(column: Column) -> int:
 def _column(path: str, dataset: Any, field: Field) -> Column:
     is_varying = dataset.dtype.kind == "O"
     return Column(path=path, field=field, num_rows=int(dataset.shape[0]), is_varying=is_varying)
+
+
+def _judged(opened: Any, path: str) -> Field:
+    try:
+        return _field(require("h5py", what="Reading HDF5"), path, opened[path])
+    except ValueError as error:
+        raise TopoutError(
+            f"A dataset of {opened.filename} cannot be packed.",
+            why=str(error),
+            do="choose the others with --columns, or convert it to a plain numeric type",
+        ) from error
 
 
 def _field(h5py: Any, path: str, dataset: Any) -> Field:

@@ -10,14 +10,14 @@ Every file appears under its name only after its bytes are on disk. Once `.packi
 renaming, which a killed process's successor simply finishes. The outer pack.json is renamed last.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from topout.packs.manifest import MANIFEST_NAME, SKIPPED_NAME, Manifest
-from topout.schema.errors import ExitCode, TopoutError
+from topout.packs.packing.work_lock import hold_lock
+from topout.schema.errors import TopoutError
 
 FOLDER_NAME = ".packing"
 
@@ -25,22 +25,13 @@ FOLDER_NAME = ".packing"
 class BegunPack:
     """A pack that is being made at one destination; the folder is locked for this process."""
 
-    def __init__(self, destination: Path) -> None:
+    def __init__(self, destination: Path, *, needs_lock: bool = False) -> None:
         self.destination = destination
         self.folder = destination / FOLDER_NAME
         _check_ours(destination)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise TopoutError(
-                f"{destination} is being packed already.",
-                why="another process holds its lock",
-                do="wait for it, or stop it; a pack that was begun is gone on with",
-                exit_code=ExitCode.ENVIRONMENT,
-            ) from error
+        do = "wait for it, or stop it; a pack that was begun is gone on with"
+        self._lock = hold_lock(self.folder / "lock", destination, "packed", do, is_needed=needs_lock)
 
     @property
     def plan_path(self) -> Path:
@@ -95,7 +86,8 @@ def remove_left_behind(destination: Path) -> None:
     if not (destination / FOLDER_NAME).is_dir():
         return
     try:
-        begun = BegunPack(destination)
+        # without a lock nobody can tell what was left behind from what is being made
+        begun = BegunPack(destination, needs_lock=True)
     except (OSError, TopoutError):
         return
     begun.remove()

@@ -29,6 +29,8 @@ class PackOptions:
     """Longer side of images that are larger."""
     quality: int | None = None
     """Of JPEGs written anew, 1 to 100."""
+    images: tuple[str, ...] | None = None
+    """Image fields that `resize`, `max_side` and `quality` change; None: all. For older packs: only the first was."""
     tile: int | None = None
     """Side of the tiles into which images and arrays are cut."""
     upsample_bands: tuple[int, int] | None = None
@@ -44,7 +46,10 @@ class PackOptions:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is done to samples on the way; goes into the manifest. Empty: nothing."""
+        """What decides which samples there are and what they hold. Empty: they are taken as they come.
+
+        Goes into the manifest, with what `Preprocessor.changes` adds.
+        """
         asked = {
             "columns": None if self.columns is None else list(self.columns),
             "resize": self.resize,
@@ -52,8 +57,15 @@ class PackOptions:
             "quality": self.quality,
             "tile": self.tile,
             "upsample_bands": None if self.upsample_bands is None else list(self.upsample_bands),
+            # a number: earlier readers take a manifest with `true` in it for a damaged one
+            "check_images": 1 if self.check_images else None,
         }
         return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def keeps_sizes(self) -> bool:
+        """Samples are as long as the source's entries; looking at images alters none."""
+        return not self.changes.keys() - {"check_images"}
 
     @property
     def changes_images(self) -> bool:

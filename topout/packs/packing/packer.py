@@ -17,6 +17,7 @@ from topout.packs.packing.begun import BegunPack, remove_left_behind
 from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.plan import identity_of, make_plan, planned_fields
+from topout.packs.packing.preprocess import Preprocessor
 from topout.packs.packing.shard_maker import ShardMaker, StoppedError, bad_entry
 from topout.packs.packing.shard_writer import ShardRows, read_rows, write_rows
 from topout.packs.packing.storage_errors import cannot_write
@@ -177,12 +178,16 @@ class _Packer:
 
     def _write_shard(self, number: int) -> ShardRows:
         done = self._maker.write(self._begun.data_path(number), number, self._plan.ranges[number])
-        write_rows(self._begun.rows_path(number), done)
+        try:
+            write_rows(self._begun.rows_path(number), done)
+        except BaseException:
+            self._maker.stop()
+            raise
         return done
 
     def _check_room(self, kept: dict[int, ShardRows]) -> None:
         """Before hours are spent; only where samples stay as they are, since else nobody knows."""
-        if self._options.changes or any(field.codec != "raw" for field in self._plan.fields):
+        if not self._options.keeps_sizes or any(field.codec != "raw" for field in self._plan.fields):
             return
         spans = [span for number, span in enumerate(self._plan.ranges) if number not in kept]
         needed = sum(int(self._listing.sizes[start:stop].sum()) for start, stop in spans)
@@ -211,6 +216,6 @@ class _Packer:
             fields=self._plan.fields,
             classes=self._listing.classes,
             source=source,
-            options=self._options.changes,
+            options=Preprocessor(self._listing.fields, self._options).changes,
             dictionaries=self._plan.dictionaries,
         )

@@ -61,7 +61,7 @@ def identity_of(listing: Listing, fields: Sequence[Field], options: PackOptions)
         "version": VERSION,
         "fields": [asdict(field) for field in fields],
         "classes": listing.classes,
-        "changes": options.changes,
+        "changes": Preprocessor(listing.fields, options).changes,
         "shard_bytes": options.shard_bytes,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
@@ -113,9 +113,8 @@ def _read(path: Path) -> _Saved | None:
 
 
 def _another(begun: BegunPack, has_same_plan: bool) -> TopoutError:
-    why = (
-        "files of the source were changed since" if has_same_plan else "it was of another source or with other options"
-    )
+    other = "it was of another source, with other options, or by a topout that planned otherwise"
+    why = "files of the source were changed since" if has_same_plan else other
     return TopoutError(
         f"Packing {begun.destination} was begun and cannot be gone on with.",
         why=why,

@@ -1,8 +1,9 @@
 """What is done to samples once, when they are packed, instead of in every epoch: resize, encode anew, tile, stack.
 
 Without such an option images stay as they are, byte by byte. With one they are decoded, turned upright as EXIF says,
-and written again, which for JPEG loses a little; 16-bit images keep all bits as PNG, the upper 8 as JPEG. Not for
-random augmentation: that differs from epoch to epoch.
+and written again, which for JPEG loses a little; 16-bit images keep all bits as PNG, the upper 8 as JPEG. Where samples
+have several images, PNGs of one channel are made smaller without new values. Not for random augmentation: that differs
+from epoch to epoch.
 """
 
 import io
@@ -20,6 +21,7 @@ _JPEG_MODES = ("L", "RGB")
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16", "I;16B")
 _NEAR_MODES = {"PA": "RGBA", "I": "I;16"}
 """What PNG holds instead of these; of others RGB."""
+_ONE_CHANNEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _ORIENTATION = 0x0112
 _TURNS = {
     2: "FLIP_LEFT_RIGHT",
@@ -34,19 +36,25 @@ _TURNS = {
 
 
 class Preprocessor:
-    """`fields` are those of the samples that `apply` gives."""
+    """`fields` are those of the samples that `apply` gives, `changes` what the manifest says of it."""
 
     def __init__(self, fields: Sequence[Field], options: PackOptions) -> None:
         self._options = options
         self._images = [
             field for field in fields if field.is_image or (field.name == "image" and field.kind == "bytes")
         ]
+        wanted = options.images
+        self._changing = [field for field in self._images if wanted is None or field.name in wanted]
         self._arrays = [field for field in fields if field.kind == "array"]
         self._check()
+        self.changes = options.changes
+        if options.changes_images and len(self._images) > 1:
+            # tells such a pack from older ones, in which the first was changed and the others stayed
+            self.changes["images"] = [field.name for field in self._changing]
         if options.upsample_bands is not None:
             fields = band_fields(fields, options.upsample_bands)
         if options.changes_images:
-            fields = [self._written(field) if field in self._images else field for field in fields]
+            fields = [self._written(field) if field in self._changing else field for field in fields]
         if options.tile is not None:
             fields = [tiled_field(field, options.tile) for field in fields]
         self.fields = tuple(fields)
@@ -99,18 +107,16 @@ class Preprocessor:
             _decode(data)
 
     def _changed(self, name: str, sample: Sample) -> Iterator[tuple[str, Sample]]:
-        [field] = self._images[:1]
-        image, is_png = _decode(sample[field.name]), field.kind == "png"
-        if is_deep(image) and not is_png:
-            image = upper_bits(image)
-        image = self._resized(image)
         tile = self._options.tile
         if tile is None:
-            yield name, {**sample, field.name: self._encoded(image, is_png)}
+            changed = {field.name: self._encoded(self._shrunk(field, sample), field) for field in self._changing}
+            yield name, {**sample, **changed}
             return
+        [field] = self._changing
+        image = self._shrunk(field, sample)
         for top, left in tile_corners((image.height, image.width), tile):
             part = image.crop((left, top, min(left + tile, image.width), min(top + tile, image.height)))
-            yield f"{name}:{top},{left}", {**sample, field.name: self._encoded(part, is_png)}
+            yield f"{name}:{top},{left}", {**sample, field.name: self._encoded(part, field)}
 
     def _array_tiles(self, name: str, sample: Sample, tile: int) -> Iterator[tuple[str, Sample]]:
         field = "bands" if self._options.upsample_bands is not None else self._arrays[0].name
@@ -120,7 +126,14 @@ class Preprocessor:
         for top, left in tile_corners((array.shape[-2], array.shape[-1]), tile):
             yield f"{name}:{top},{left}", {**sample, field: array[..., top : top + tile, left : left + tile]}
 
-    def _resized(self, image: Any) -> Any:
+    def _shrunk(self, field: Field, sample: Sample) -> Any:
+        image, is_png = _decode(sample[field.name]), field.kind == "png"
+        if is_deep(image) and not is_png:
+            image = upper_bits(image)
+        # beside other images it may be a mask or depths, where a mean of two values is a third that nobody measured
+        return self._resized(image, is_exact=len(self._changing) > 1 and is_png and image.mode in _ONE_CHANNEL_MODES)
+
+    def _resized(self, image: Any, *, is_exact: bool) -> Any:
         options = self._options
         side, wanted = min(image.size), options.resize
         if options.max_side is not None:
@@ -128,10 +141,12 @@ class Preprocessor:
         if wanted is None or side <= wanted:
             return image
         size = tuple(max(1, round(length * wanted / side)) for length in image.size)
+        if is_exact:
+            return image.resize(size, _pillow().Resampling.NEAREST)
         return _in_levels(image).resize(size, _pillow().Resampling.BICUBIC)
 
-    def _encoded(self, image: Any, is_png: bool) -> bytes:
-        target = io.BytesIO()
+    def _encoded(self, image: Any, field: Field) -> bytes:
+        target, is_png = io.BytesIO(), field.kind == "png"
         try:
             if is_png:
                 _held_by_png(image).save(target, "PNG")

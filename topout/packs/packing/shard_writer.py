@@ -4,6 +4,7 @@ Rows lack the sample's number in their checksum: how many samples earlier shards
 since entries may be left out or cut into several.
 """
 
+import json
 import os
 import struct
 from collections.abc import Sequence
@@ -74,7 +75,8 @@ class ShardWriter:
         return len(self._rows)
 
     def append(self, name: str, record: Sequence[bytes], scalars: Sequence[int | float], flags: int = 0) -> None:
-        """Raises ValueError for a record that is too long."""
+        """Raises ValueError, and stays as it was, for a record that is too long or a name that has no bytes."""
+        name_bytes = encode_name(name)
         length = sum(map(len, record))
         if length > LONGEST_RECORD:
             raise ValueError(f"it is {length} bytes long; a sample may have {LONGEST_RECORD}")
@@ -85,7 +87,7 @@ class ShardWriter:
         values = self._scalars.pack(*scalars)
         crc = crc32c(values, crc32c(place, crc))
         self._rows.append(place + struct.pack("<II", crc, flags) + values)
-        self._names.append(encode_name(name))
+        self._names.append(name_bytes)
         self._put([*record, bytes(padding(length))] if padding(length) else record)
 
     def close(self) -> ShardRows:
@@ -143,7 +145,8 @@ def write_rows(path: Path, shard: ShardRows) -> None:
         data_crc=shard.data_crc,
         bad=shard.bad,
     )
-    write_durably(path, [msgspec.json.encode(asdict(head)), b"\n", footer])
+    # not msgspec's own writer and reader: they refuse the lone surrogates of names that are not UTF-8
+    write_durably(path, [json.dumps(asdict(head)).encode(), b"\n", footer])
 
 
 def read_rows(path: Path, fields: Sequence[Field]) -> ShardRows | None:
@@ -153,7 +156,7 @@ def read_rows(path: Path, fields: Sequence[Field]) -> ShardRows | None:
     except FileNotFoundError:
         return None
     line, _, footer = data.partition(b"\n")
-    head = msgspec.json.decode(line, type=_RowsHead)
+    head = msgspec.convert(json.loads(line), type=_RowsHead)
     found = decode_footer(footer, head.num_rows, row_dtype(fields))
     return ShardRows(
         rows=found.rows, names=found.names, data_bytes=head.data_bytes, data_crc=head.data_crc, bad=head.bad

@@ -5,13 +5,12 @@ that lies in files use `topout pack`, which goes on where it was and reads with 
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-import msgspec
 
 from topout.packs.fields import Field, Sample, checked_fields
 from topout.packs.image_header import image_flags
@@ -59,7 +58,9 @@ class PackWriter:
         except OSError as error:
             raise cannot_write(self.destination, error, "writing") from error
         plan = [VERSION, [asdict(field) for field in self.fields], self._classes, shard_bytes]
-        self._pack_id = hashlib.sha256(msgspec.json.encode(plan)).digest()[:16]
+        # classes may hold surrogates, as names of folders do that are not UTF-8
+        text = json.dumps(plan, ensure_ascii=False, separators=(",", ":"))
+        self._pack_id = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
         self._numbers: dict[str, int] = {}
         self._done: list[ShardRows] = []
         self._ranges: list[tuple[int, int]] = []
@@ -77,8 +78,14 @@ class PackWriter:
             self.abandon()
 
     def add(self, name: str, sample: Sample) -> None:
-        """Raises TopoutError for a sample that does not fit the fields, or a name given before."""
+        """Raises TopoutError, and adds nothing, for a sample that does not fit the fields or a name given before."""
         number = len(self._numbers)
+        if not isinstance(name, str):
+            raise TopoutError(
+                f"Sample {number} has no name.",
+                why=f"{name!r} is a {type(name).__name__}, and names are text",
+                do="give it a str, such as str(number)",
+            )
         if name in self._numbers:
             raise TopoutError(
                 f"Two samples are called {name!r}.",

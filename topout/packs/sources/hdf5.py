@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from topout.packs.fields import Sample
-from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import (
     DataFile,
     find_files,
@@ -135,11 +134,7 @@ def _look(file: DataFile, wanted: Sequence[str] | None) -> Table:
         with h5py.File(file.path, "r") as opened:
             told = opened.attrs.get(CLASSES_AND_FIELDS)
             fields, classes = read_table(told, str(file.path)) if isinstance(told, str) else (None, None)
-            columns = find_columns(opened, fields)
-            chosen = chosen_fields([column.field for column in columns], wanted)
-            columns = _equally_long(
-                file, [column for column in columns if column.field in chosen], is_asked=wanted is not None
-            )
+            columns = _equally_long(file, find_columns(opened, fields, wanted), is_asked=wanted is not None)
             num_rows = columns[0].num_rows
             names = _names(opened, num_rows)
             fixed_bytes = sum(row_bytes(column) for column in columns)

@@ -134,6 +134,9 @@ def _entries(transaction: Any, *, is_ours: bool) -> tuple[list[bytes], NDArray[n
         if is_sample_key(name, is_ours=is_ours):
             names.append(name)
             sizes.append(len(value))
+        elif names and name.startswith(names[-1] + b"\0"):
+            # a further field: in the order of the keys these follow their sample
+            sizes[-1] += len(value)
     return names, np.array(sizes, np.int64)
 
 

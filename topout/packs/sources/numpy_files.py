@@ -8,7 +8,7 @@ files are columns or samples cannot be told.
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from topout.packs.fields import Field, Sample
 from topout.packs.foreign.array_rows import row_field, row_value
-from topout.packs.foreign.columns import chosen_fields
+from topout.packs.foreign.columns import check_columns
 from topout.packs.foreign.data_files import DataFile, find_files, fingerprint, none_found
 from topout.packs.foreign.file_reader import check_unchanged
 from topout.packs.foreign.npy import read_npy_head
@@ -40,10 +40,12 @@ def open_listing(path: Path, options: SourceOptions) -> "NumpyListing":
     files = find_files(path, lambda name: name.lower().endswith(".npy"))
     if not files:
         raise none_found(path, "NumPy file", "*.npy")
-    columns = [column for file in files for column in _columns(file, path)]
-    fields = {column.name: _field(column, path) for column in columns}
-    chosen = chosen_fields(list(fields.values()), options.columns)
-    columns = [column for column in columns if fields[column.name] in chosen]
+    names = [name for file in files for name in _names(file, path)]
+    check_columns(names, options.columns)
+    # chosen before they are looked at: what cannot be packed can be left out
+    wanted = frozenset(names if options.columns is None else options.columns)
+    columns = [column for file in files for column in _columns(file, path, wanted)]
+    fields = tuple(_field(column, path, wanted) for column in columns)
     lengths = {column.shape[0] for column in columns}
     if len(lengths) != 1:
         rows = ", ".join(f"{column.name} {column.shape[0]}" for column in columns)
@@ -54,7 +56,7 @@ def open_listing(path: Path, options: SourceOptions) -> "NumpyListing":
         )
     num_rows = lengths.pop()
     return NumpyListing(
-        fields=chosen,
+        fields=fields,
         names=NumberedNames([("", num_rows)]),
         sizes=np.full(num_rows, sum(column.row_bytes for column in columns), np.int64),
         fingerprint=fingerprint(files),
@@ -141,24 +143,44 @@ class _Reader:
         return np.frombuffer(data, column.dtype).reshape(shape)
 
 
-def _columns(file: DataFile, source: Path) -> list[Column]:
+def _names(file: DataFile, source: Path) -> list[str]:
+    if not _is_archive(file):
+        return ["data" if file.path == source else file.stem]
     try:
-        if file.name.lower().endswith(".npz"):
-            return _archived_columns(file)
-        name = "data" if file.path == source else file.stem
+        with zipfile.ZipFile(file.path) as archive:
+            return [_array_name(info) for info in archive.infolist()]
+    except _FAULTS as error:
+        raise _unreadable(file, error, ()) from error
+
+
+def _columns(file: DataFile, source: Path, wanted: Collection[str]) -> list[Column]:
+    try:
+        if _is_archive(file):
+            return _archived_columns(file, wanted)
+        [name] = _names(file, source)
+        if name not in wanted:
+            return []
         with file.path.open("rb") as stream:
             return [_column(name, file, stream, start=0, size_bytes=file.size_bytes)]
     except _FAULTS as error:
-        raise TopoutError(
-            f"{file.path} cannot be read.", why=str(error), do="check the file with numpy.load, or save it again"
-        ) from error
+        raise _unreadable(file, error, wanted) from error
 
 
-def _archived_columns(file: DataFile) -> list[Column]:
+def _is_archive(file: DataFile) -> bool:
+    return file.name.lower().endswith(".npz")
+
+
+def _array_name(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
+
+
+def _archived_columns(file: DataFile, wanted: Collection[str]) -> list[Column]:
     columns = []
     with zipfile.ZipFile(file.path) as archive:
         for info in archive.infolist():
-            name = info.filename.removesuffix(".npy")
+            name = _array_name(info)
+            if name not in wanted:
+                continue
             with archive.open(info) as stream:
                 if info.compress_type != zipfile.ZIP_STORED:
                     columns.append(
@@ -184,7 +206,10 @@ def _stored_offset(stream: IO[bytes], info: zipfile.ZipInfo) -> int:
 def _column(
     name: str, file: DataFile, stream: IO[bytes], *, start: int, size_bytes: int, member: str | None = None
 ) -> Column:
-    shape, is_fortran, dtype = read_npy_head(stream)
+    try:
+        shape, is_fortran, dtype = read_npy_head(stream)
+    except ValueError as error:
+        raise ValueError(f"array {name!r}: {error}") from error
     offset = stream.tell()
     if not shape:
         raise ValueError(f"array {name!r} is a single value, without rows")
@@ -203,10 +228,21 @@ def _column(
     )
 
 
-def _field(column: Column, source: Path) -> Field:
+def _unreadable(file: DataFile, error: Exception, wanted: Collection[str]) -> TopoutError:
+    do = _others(wanted) + "check the file with numpy.load, or save it again"
+    return TopoutError(f"{file.path} cannot be read.", why=str(error), do=do)
+
+
+def _others(wanted: Collection[str]) -> str:
+    return "choose the others with --columns; or " if len(wanted) > 1 else ""
+
+
+def _field(column: Column, source: Path, wanted: Collection[str]) -> Field:
     try:
         return row_field(column.name, column.shape[1:], column.dtype)
     except ValueError as error:
         raise TopoutError(
-            f"An array of {source} cannot be packed.", why=str(error), do="convert it to a plain numeric type"
+            f"An array of {source} cannot be packed.",
+            why=str(error),
+            do=_others(wanted) + "convert it to a plain numeric type",
         ) from error

@@ -14,7 +14,7 @@ import numpy as np
 from topout.packs.foreign import field_table
 from topout.packs.foreign.arrival import arriving_folder
 from topout.packs.foreign.example import write_example
-from topout.packs.foreign.features import NAME, features_of
+from topout.packs.foreign.features import NAME, feature_names, features_of
 from topout.packs.foreign.pack_samples import named_samples
 from topout.packs.foreign.tfrecord_frames import frame
 from topout.packs.pack import Pack
@@ -27,6 +27,7 @@ _LONGEST_RECORD_BYTES = (1 << 31) - 1
 
 
 def write(pack: Pack, destination: Path, progress: Progress, file_bytes: int = _FILE_BYTES) -> None:
+    _check_fields(pack)
     doubles = [field.name for field in pack.fields if field.kind == "float" and not _fits_float32(pack, field.name)]
     with arriving_folder(destination) as folder:
         (folder / field_table.FILE_NAME).write_text(field_table.write_table(pack.fields, pack.manifest.classes))
@@ -51,6 +52,19 @@ def write(pack: Pack, destination: Path, progress: Progress, file_bytes: int = _
                 progress.add(1, num_bytes)
         finally:
             file.close()
+
+
+def _check_fields(pack: Pack) -> None:
+    taken = {NAME: "the samples' names"}
+    for field in pack.fields:
+        for name in feature_names(field):
+            if name in taken:
+                raise TopoutError(
+                    f"Field {field.name!r} cannot be a feature of tf.train.Example.",
+                    why=f"{name!r} would hold {taken[name]} and that field, and a feature holds one of them",
+                    do="choose another target, such as webdataset",
+                )
+            taken[name] = f"field {field.name!r}"
 
 
 def _open(folder: Path, number: int) -> BinaryIO:

@@ -6,7 +6,8 @@ nothing but the kernel. Without torch, numpy does the matrix product.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
@@ -23,6 +24,8 @@ _SMALL_PRODUCT = (32, 64, 64)
 """A layer of a small net: rows of its input, and features in and out."""
 _EMULATED_PRODUCT = 192
 _GPU_PRODUCT = 8192
+_ERROR_OF_FP32 = 1e-5
+"""Well above a small product's in single precision (some 1e-7), and below that of tf32 (3e-4)."""
 _MEMORY_SHARE = 1 / 16
 """Of the available memory, for one array of the triad."""
 _ARRAY_BYTES = 256 << 20
@@ -96,7 +99,28 @@ class Bench:
         self._num_threads = None if self._is_gpu else int(torch.get_num_threads())
 
     def dtypes(self) -> tuple[str, ...]:
-        return ("float32", "tf32", "bfloat16", "float16") if self._is_gpu else ("float32", "bfloat16")
+        if not self._is_gpu:
+            return ("float32", "bfloat16")
+        has_tf32 = not self._torch.version.hip or self._computes_in_tf32()
+        return ("float32", *(["tf32"] if has_tf32 else []), "bfloat16", "float16")
+
+    def _computes_in_tf32(self) -> bool:
+        """On AMD's GPUs it depends on the model, the version of torch and HIPBLASLT_ALLOW_TF32; a product tells."""
+        torch = self._torch
+        operand = torch.randn(256, 256, device=self._device)
+        exact = torch.mm(operand.double(), operand.double())
+        with self._precision("high"):
+            error = torch.mm(operand, operand).double() - exact
+        return bool(error.norm() > _ERROR_OF_FP32 * exact.norm())
+
+    @contextmanager
+    def _precision(self, wanted: str) -> Iterator[None]:
+        before = self._torch.get_float32_matmul_precision()
+        self._torch.set_float32_matmul_precision(wanted)
+        try:
+            yield
+        finally:
+            self._torch.set_float32_matmul_precision(before)
 
     def product_sizes(self, dtype: str, *, sweeps: bool) -> tuple[int, ...]:
         if dtype == "bfloat16" and not self._is_gpu and not self._computes_in_bf16():
@@ -114,12 +138,8 @@ class Bench:
         torch = self._torch
         # random: a GPU clocks higher on zeros than on any data
         operand = torch.randn(size, size, device=self._device).to(self._type(dtype))
-        keeps_full = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-        try:
+        with self._precision("high" if dtype == "tf32" else "highest"):
             times_s = self._time(lambda: torch.mm(operand, operand))
-        finally:
-            torch.set_float32_matmul_precision(keeps_full)
         width = operand.element_size()
         work = Work(name="matrix product", shape=f"{size}³", flops=2.0 * size**3, moved_bytes=3.0 * width * size**2)
         return self._kernel(work, dtype, times_s)

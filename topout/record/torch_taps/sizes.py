@@ -26,6 +26,7 @@ def record_sizes(optimizers: Iterable[Any], recorder: Recorder) -> None:
         gradient_bytes=sum(_local_bytes(p.grad) for p in parameters.values() if p.grad is not None)
         or sum(_local_bytes(p) for p in parameters.values() if p.requires_grad),
         optimizer_bytes=state_bytes,
+        is_sharded=_is_sharded(parameters.values()),
         uses_channels_last=any(
             p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous()
             for p in parameters.values()
@@ -40,6 +41,27 @@ def num_bytes_of(tensor: Any) -> int:
         return int(tensor.nbytes)
     except Exception:
         return NOT_GIVEN
+
+
+def _is_sharded(parameters: Iterable[Any]) -> bool:
+    """Whether this rank holds parts of parameters: of distributed tensors, or FSDP's flat ones or views of them."""
+    try:
+        parameters = list(parameters)
+        flat = [p for p in parameters if getattr(p, "_fsdp_flattened", False)]
+        wholes = [getattr(p, "_unpadded_unsharded_size", None) for p in flat]
+        if any(whole is not None and p.numel() < whole.numel() for p, whole in zip(flat, wholes, strict=True)):
+            return True
+        # views of a part have lost their shape; without sharding they keep it
+        if flat and all(whole is None for whole in wholes) and all(p.dim() < 2 for p in flat):
+            return True
+        return any(_is_cut(p) for p in parameters if hasattr(p, "to_local"))
+    except Exception:
+        return False
+
+
+def _is_cut(tensor: Any) -> bool:
+    sizes = tensor.device_mesh.shape
+    return any(not place.is_replicate() and size > 1 for place, size in zip(tensor.placements, sizes, strict=True))
 
 
 def _local_bytes(tensor: Any) -> int:

@@ -17,11 +17,13 @@ def where_time_goes(measures: Measures) -> str:
         return ""
     spoken = text("; ".join(f"{phase} {figures.share(share)}" for phase, share in shares))
     bar = svg.bar(svg.stacked((colour_class(phase), share) for phase, share in shares), height=44, label=spoken)
-    mean_ns = measures.step.mean_ns if measures.step else None
+    # not the mean step, which ends with the last optimizer step: shares are of the whole window
+    window = measures.window
+    step_ns = window.elapsed_ns / window.num_steps if window else None
     rows = "".join(
         f'<tr><th scope="row"><i class="{colour_class(phase)}"></i>{phase}</th>'
         f'<td class="number">{figures.share(share)}</td>'
-        f'<td class="number">{figures.duration(None if mean_ns is None else share * mean_ns)}</td>'
+        f'<td class="number">{figures.duration(None if step_ns is None else share * step_ns)}</td>'
         f"<td>{MEANING[phase]}</td></tr>"
         for phase, share in shares
     )

@@ -63,6 +63,8 @@ class Checkpoints:
         keep_every: int | None = None,
     ) -> None:
         self.num_steps = 0
+        self.restored: Restored | None = None
+        """What `restore` has returned: where training went on, and how many ranks had saved it."""
         self._store = Store(Path(folder))
         # two groups: the thread that writes must not meet what is agreed on between steps
         self._agreement, self._writers = Agreement(place), Agreement(place)
@@ -119,10 +121,11 @@ class Checkpoints:
         for one in found.skipped:
             self._say(f"the checkpoint of step {one.step} is damaged and not used: {one.why}")
         self._say(f"going on from step {manifest.step} ({found.folder})", *notes)
-        return Restored(
+        self.restored = Restored(
             step=manifest.step, epoch=manifest.epoch, folder=found.folder, saved_by_ranks=manifest.world_size,
             skipped=found.skipped,
         )  # fmt: skip
+        return self.restored
 
     def step(self) -> None:
         """Once after each optimizer step."""
@@ -216,7 +219,7 @@ class Checkpoints:
         self._damaged = []
 
     def _refuse_foreign(self) -> None:
-        steps = self._agreement.first(self._store.steps())
+        steps = restoring.saved_steps(self._store, self._agreement)
         if steps:
             raise TopoutError(
                 f"{self._store.folder} holds checkpoints of another training, up to step {steps[-1]}.",

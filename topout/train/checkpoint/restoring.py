@@ -43,7 +43,7 @@ class Found:
 def find(store: Store, agreement: Agreement) -> Found | None:
     """None when there is no checkpoint at all; an error when there are and none is good."""
     skipped: list[Skipped] = []
-    for step in reversed(agreement.first(store.steps())):
+    for step in reversed(saved_steps(store, agreement)):
         folder = store.path(step)
         manifest, problem = _looked_at(folder, agreement)
         if problem is None and manifest is not None:
@@ -57,6 +57,24 @@ def find(store: Store, agreement: Agreement) -> Found | None:
         do="restore the files from a backup, or begin anew with another folder",
         exit_code=ExitCode.ENVIRONMENT,
     )
+
+
+def saved_steps(store: Store, agreement: Agreement) -> list[int]:
+    """As rank 0 sees them: a thousand ranks need not list the folder, and what one cannot list all must hear of."""
+    steps: list[int] = []
+    error = None
+    if agreement.place.is_first:
+        try:
+            steps = store.steps()
+        except OSError as raised:
+            error = TopoutError(
+                f"The checkpoints in {store.folder} cannot be listed.",
+                why=f"{raised.strerror or raised}.",
+                do="look at the file system, and start again when it answers",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+    agreement.raise_if_any(error)
+    return list(agreement.first(steps))
 
 
 def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str | None]:

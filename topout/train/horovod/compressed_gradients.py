@@ -27,8 +27,10 @@ class CompressedGradients:
         self.group = process_set.gradient_group
         self._passes = passes
         self._counts = [0] * len(self._parameters)
-        for number, parameter in enumerate(self._parameters):
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
+            for number, parameter in enumerate(self._parameters)
+        ]
 
     @property
     def has_pending(self) -> bool:
@@ -36,6 +38,10 @@ class CompressedGradients:
 
     def set_passes(self, passes: int) -> None:
         self._passes = passes
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
     def forget(self) -> None:
         self._counts[:] = [0] * len(self._counts)

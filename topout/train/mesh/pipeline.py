@@ -66,8 +66,9 @@ class Pipeline:
     def step(self, inputs: tuple[torch.Tensor, ...], targets: torch.Tensor) -> list[torch.Tensor]:
         """Forward and backward; the losses of the microbatches, on the rank with the last stage."""
         key = tuple((tuple(t.shape), t.dtype) for t in inputs)
+        shapes = self._boundaries(inputs)
         if key not in self._planned:
-            self._planned[key] = self._schedule(inputs)
+            self._planned[key] = self._schedule(shapes)
         run = self._planned[key].step
         losses: list[torch.Tensor] = []
         options: dict[str, Any] = {"losses": losses, "target": targets} if self.has_last else {}
@@ -115,16 +116,19 @@ class Pipeline:
         return [owners[stage] for stage in range(self._spec.num_stages)]
 
     def _boundaries(self, inputs: tuple[torch.Tensor, ...]) -> list[Boundary] | None:
+        """What passes between the stages, which are told what to send."""
         key = tuple((tuple(t.shape), t.dtype) for t in inputs)
         if key not in self._shapes:
             one = tuple(t[: t.shape[0] // self._spec.num_microbatches] for t in inputs)
             precision = next(iter(self._stages.values())).precision
             self._shapes[key] = boundaries(self._model, self._parts, one, precision)
-        return self._shapes[key]
+        shapes = self._shapes[key]
+        for number, stage in self._stages.items():
+            stage.sends = None if shapes is None else tuple(t.dtype for t in shapes[number][1])
+        return shapes
 
-    def _schedule(self, inputs: tuple[torch.Tensor, ...]) -> Any:
+    def _schedule(self, shapes: list[Boundary] | None) -> Any:
         spec = self._spec
-        shapes = self._boundaries(inputs)
         made = []
         for number, stage in self._stages.items():
             known = {} if shapes is None else {"input_args": shapes[number][0], "output_args": shapes[number][1]}

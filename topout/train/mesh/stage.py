@@ -24,14 +24,21 @@ class Stage(nn.Module):  # type: ignore[misc]
         self.model = model
         self.parts = None if parts is None else tuple(parts)
         self.precision = precision
+        self.sends: tuple[torch.dtype, ...] | None = None
+        """What the next stage has made room for; nobody compares it with what arrives."""
 
     def forward(self, *inputs: Any) -> Any:
         with self.computing():
             if self.parts is None:
                 return self.model(*inputs)
             result = applied([part.run(self.model) for part in self.parts], *inputs)
+        results = result if isinstance(result, tuple) else (result,)
+        if self.sends is not None:
+            # weights that are gathered in bf16 return it where autocast alone would return fp32
+            results = tuple(t.to(dtype) for t, dtype in zip(results, self.sends, strict=True))
         # what is sent to the next stage has to be in one piece
-        return tuple(t.contiguous() for t in result) if isinstance(result, tuple) else result.contiguous()
+        results = tuple(t.contiguous() for t in results)
+        return results if isinstance(result, tuple) else results[0]
 
     def computing(self) -> AbstractContextManager[Any]:
         if self.precision != "bf16":

@@ -3,6 +3,7 @@
 from typing import Any
 
 from topout.schema.errors import TopoutError
+from topout.train.noise_scale.own_gradients import num_split_over
 
 FEWEST_IN_WINDOW = 8
 
@@ -47,6 +48,30 @@ def check_given(model: Any, accumulate: int | None, every: int, window: int, num
             "The model has no parameter that learns, so there is no gradient to measure.",
             why="All of them have requires_grad=False.",
             do="make the noise scale for the model that trains",
+        )
+
+
+def check_peers(model: Any, num_ranks: int, num_data_ranks: int) -> None:
+    """Ranks that share a layer compute one gradient between them, and must be known to see the same samples."""
+    if not isinstance(num_data_ranks, int) or num_data_ranks < 1 or num_ranks % num_data_ranks:
+        raise TopoutError(
+            f"The noise scale has no num_data_ranks={num_data_ranks!r} in a world of {num_ranks}.",
+            why="It is how many ranks see different samples; each has equally many peers that see the same.",
+            do=f"num_data_ranks: a divisor of {num_ranks}",
+        )
+    num_split = num_split_over(model)
+    if num_split > num_ranks // num_data_ranks:
+        raise TopoutError(
+            f"The model has layers split over {num_split} ranks, and num_data_ranks={num_data_ranks} of {num_ranks}.",
+            why="Ranks that share a layer see the same samples, so fewer see different ones.",
+            do=f"NoiseScale(..., num_data_ranks={max(num_ranks // num_split, 1)})",
+        )
+    # DDP with device_mesh= holds parts of DTensors as plain tensors
+    if any(hasattr(parameter, "_st_info") for parameter in model.parameters()):
+        raise TopoutError(
+            "The noise scale cannot tell what is split under DistributedDataParallel with device_mesh=.",
+            why="It holds parts of layers as plain tensors, which look like whole ones.",
+            do="shard with torch.distributed.fsdp.fully_shard over the data ranks, or average gradients by hand",
         )
 
 

@@ -25,7 +25,7 @@ from topout.record.recorder import current
 from topout.train.agreement import equal_everywhere, together
 from topout.train.noise_scale import journal
 from topout.train.noise_scale.estimate import Estimate, Sample, estimate
-from topout.train.noise_scale.given import check_given, check_scaler, size_of_batch
+from topout.train.noise_scale.given import check_given, check_peers, check_scaler, size_of_batch
 from topout.train.noise_scale.norms import square, total
 from topout.train.noise_scale.own_gradients import OwnGradients, averages_now, divisor, is_fsdp, visible_parameters
 from topout.train.noise_scale.travelling import Travelling
@@ -40,7 +40,7 @@ class NoiseScale:
 
     `batch_size`: samples of one backward on one rank; taken from `loader` where it is left out. `accumulate`: how many
     backwards a step has, counted where it is left out; one rank must say it. `scaler`: the gradient scaler, if any.
-    `num_data_ranks`: ranks that see different data, where those are not all (tensor parallel).
+    `num_data_ranks`: how many ranks see different data, where those are not all (tensor parallel, by DTensors).
     """
 
     def __init__(
@@ -66,8 +66,14 @@ class NoiseScale:
         self.batch_size = together(lambda: size_of_batch(batch_size, loader), place)
         check_given(model, accumulate, every, window, self.num_data_ranks)
         check_scaler(scaler, self._averages_in_backward)
-        told = {"batch_size": self.batch_size, "accumulate": accumulate, "every": every}
+        told = {
+            "batch_size": self.batch_size,
+            "accumulate": accumulate,
+            "every": every,
+            "num_data_ranks": num_data_ranks,
+        }
         equal_everywhere(told, place, ("All ranks sample the same steps of equal batches.", "give all ranks the same"))
+        check_peers(model, place.world_size, self.num_data_ranks)
         self.every, self.accumulate, self.step = every, accumulate, 0
         self.num_dropped = 0
         self.missing: str | None = None
@@ -129,7 +135,7 @@ class NoiseScale:
         if parameters is None:
             return
         self._is_queued = False  # a backward that raised never came to its end
-        self._own = OwnGradients(parameters, self._at_gradient)
+        self._own = OwnGradients(parameters, self._place.world_size // self.num_data_ranks, self._at_gradient)
         self._before = self._optimizer.register_step_pre_hook(self._before_step)
 
     def _disarm(self) -> None:
@@ -154,12 +160,7 @@ class NoiseScale:
 
     def _averaged_square(self) -> Tensor:
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        squares = []
-        for gradient in gradients:
-            # what is no DTensor lies on all ranks alike
-            copies = 1 if hasattr(gradient, "placements") else self._place.world_size
-            squares.append(square(gradient) / copies)
-        return total(squares, self._place.device)
+        return total([square(gradient, self._place.world_size) for gradient in gradients], self._place.device)
 
     def _before_step(self, *_: Any) -> None:
         own, big = self._own, self._big

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 
-def square(gradient: Any) -> Tensor:
-    """This rank's part of the squared norm; an element that n ranks of its mesh hold counts 1/n on each of them."""
-    local, copies = _local(gradient.detach())
+def square(gradient: Any, num_ranks: int) -> Tensor:
+    """This rank's part of a squared norm that `num_ranks` add up; what n of them hold counts 1/n on each."""
+    local, copies = _local(gradient.detach()), copies_of(gradient, num_ranks)
     if local.is_sparse:
         local = local.coalesce().values()  # indices may repeat, and squares of parts are not the square of the sum
     if local.device.type == "cpu" and local.dtype in (torch.float32, torch.float64):
@@ -43,20 +43,25 @@ def _flat(tensor: Tensor) -> Tensor | None:
     return None
 
 
-def _local(tensor: Any) -> tuple[Tensor, int]:
-    """Of a DTensor what this rank holds, and how many ranks hold the same."""
+def copies_of(gradient: Any, num_ranks: int) -> float:
+    """How many of `num_ranks` hold the same part: all, unless it is a DTensor, which is split over some of them."""
+    copies = float(num_ranks)
+    for dimension, placement in enumerate(getattr(gradient, "placements", ())):
+        # a shard of a shard does not say yes to is_shard(); parts of a sum are whole when their squares are taken
+        if not (placement.is_replicate() or placement.is_partial()):
+            copies /= gradient.device_mesh.size(dimension)
+    return copies
+
+
+def _local(tensor: Any) -> Tensor:
+    """Of a DTensor what this rank holds."""
     placements = getattr(tensor, "placements", None)
     if placements is None:
-        return tensor, 1
+        return tensor
     if any(placement.is_partial() for placement in placements):
         # parts of a sum: their squares say nothing before they are added up
         tensor = tensor.redistribute(placements=[_whole(placement) for placement in placements])
-        placements = tensor.placements
-    copies = 1
-    for dimension, placement in enumerate(placements):
-        if placement.is_replicate():
-            copies *= tensor.device_mesh.size(dimension)
-    return tensor.to_local(), copies
+    return tensor.to_local()
 
 
 def _whole(placement: Any) -> Any:

@@ -16,9 +16,13 @@ from topout.train.noise_scale.norms import square
 
 
 class OwnGradients:
-    """Attached from making to `detach`; `squares` and `num_backwards` tell what came by."""
+    """Attached from making to `detach`; `squares` and `num_backwards` tell what came by.
 
-    def __init__(self, parameters: list[Any], at_first: Callable[[], None]) -> None:
+    `num_peers`: ranks that compute the same gradient, each of it whole or, where a layer is split, a part.
+    """
+
+    def __init__(self, parameters: list[Any], num_peers: int, at_first: Callable[[], None]) -> None:
+        self._num_peers = num_peers
         self.squares: list[Tensor] = []
         self._counts: Counter[int] = Counter()
         self._at_first = at_first
@@ -38,7 +42,7 @@ class OwnGradients:
     def _see(self, number: int) -> Callable[[Any], None]:
         def see(gradient: Any) -> None:
             self._counts[number] += 1
-            self.squares.append(square(gradient))
+            self.squares.append(square(gradient, self._num_peers))
             self._at_first()
 
         return see
@@ -77,6 +81,19 @@ def fsdp_groups(model: Any) -> Iterator[Any]:
             if group is not None and id(group) not in seen:
                 seen.add(id(group))
                 yield group
+
+
+def num_split_over(model: Any) -> int:
+    """How many ranks share a parameter when it is computed with, FSDP2's being gathered then: 1 but for DTensors."""
+    specs, of_fsdp = [], set()
+    for entry in fsdp_parameters(model):
+        of_fsdp.add(id(entry.sharded_param))
+        # as it was before FSDP2; private, and another name in torch 2.11
+        specs.append(getattr(entry, "_unsharded_dtensor_spec", None) or getattr(entry, "_tp_spec", None))
+    meshes = [spec.mesh for spec in specs if spec is not None]
+    others = [parameter for parameter in model.parameters() if id(parameter) not in of_fsdp]
+    meshes += [parameter.device_mesh for parameter in others if hasattr(parameter, "placements")]
+    return max((int(mesh.size()) for mesh in meshes), default=1)
 
 
 def is_fsdp(model: Any) -> bool:

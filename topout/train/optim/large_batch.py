@@ -3,6 +3,7 @@
 Not a search: what it computes follows from the base rate, which somebody has found good at the base batch.
 """
 
+import inspect
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -49,6 +50,9 @@ class LargeBatch:
     def __post_init__(self) -> None:
         if self.optimizer_name not in OPTIMIZERS:
             raise unknown("optimizer", self.optimizer_name, tuple(OPTIMIZERS))
+        for name in self.options:
+            if name not in (known := option_names(self.optimizer_name)):
+                raise unknown(f"option of {self.optimizer_name}", name, known)
         for name, value in (("epochs", self.epochs), ("warm-up", self.warmup_epochs)):
             if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
                 raise refusal(name, value, "a number of epochs from 0 on")
@@ -94,6 +98,12 @@ class LargeBatch:
             f"{self.optimizer_name}, batch {self.batch:,}: rate {self.rate:.4g} ({self.rule} rule from {rate:g} "
             f"at {batch:,}), {course.warmup_steps} steps of warm-up in {course.steps}, {self.decay} decay"
         )
+
+
+def option_names(optimizer_name: str) -> tuple[str, ...]:
+    """What the optimizer takes beside parameters and rate."""
+    names = inspect.signature(OPTIMIZERS[optimizer_name]).parameters
+    return tuple(name for name in names if name not in ("params", "lr"))
 
 
 def from_toml(path: Path) -> LargeBatch:

@@ -19,7 +19,7 @@ FORMS = ("paper", "torch")
 
 
 class LARS(LayerwiseOptimizer):
-    """Takes the place of torch.optim.SGD, whose state it can load.
+    """Takes the place of torch.optim.SGD, whose state it can load: motion goes on at the rate that is loaded.
 
     Tensors of one dimension or none (biases, batch norm) get plain momentum without ratio and decay, as in the papers.
     `adapts=True` in a group treats them like the others; `adapts=False` takes the ratio from all tensors of a group.
@@ -54,6 +54,17 @@ class LARS(LayerwiseOptimizer):
         check_number(self.label, "trust", group["trust"], least=0, above=True)
         check_number(self.label, "eps", group["eps"], least=0)
         check_choice(self.label, "momentum_form", group["momentum_form"], FORMS)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if "momentum_form" in saved or group["momentum_form"] != "paper":
+                continue
+            # of torch's SGD: a sum of gradients, where the paper's form has each of them times its rate
+            for parameter in group["params"]:
+                state = self.state.get(parameter, {})
+                if state.get("momentum_buffer") is not None:
+                    state["momentum_buffer"] = state["momentum_buffer"] * float(group["lr"])
 
     def rule_of(self, group: Mapping[str, Any]) -> Rule:
         return Rule(

@@ -1,4 +1,4 @@
-"""How many files this launcher may have open: every rank here and every launcher elsewhere takes some.
+"""How many files this process may have open: a launcher takes some for every rank, a pack one or two for every shard.
 
 Many systems let a process have 1,024 unless it asks for more. Where the hard limit does not let it, nothing is said
 here: whatever opens one too many says which.
@@ -23,3 +23,9 @@ def allow_open_files(num_more: int) -> None:
         with contextlib.suppress(ValueError, OSError):
             wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_open_files() -> int:
+    """As things stand, with those that are open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 30 if soft == resource.RLIM_INFINITY else soft

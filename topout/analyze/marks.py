@@ -1,0 +1,102 @@
+"""What the script said of itself with `topout.span` and `topout.count`, added up by name.
+
+Not where the time goes: spans overlap each other and the phases of a step, and nobody knows what a count is of.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topout.analyze.steps import Phases
+from topout.schema.event import Kind
+from topout.schema.measures import Count
+from topout.trace.table import Int64s, RankTable
+
+HELD_BYTES = frozenset(f"memory.{what}_bytes" for what in ("parameters", "gradients", "optimizer", "peak"))
+"""What ranks of a mesh say they hold comes as counts, but is a level: neither its sum nor its rate means anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSpans:
+    """The stretches that the script gave one name, of the whole recording."""
+
+    name: str
+    num_spans: int
+    num_ranks: int
+    total_ns: int
+    """Over ranks."""
+    longest_ns: int
+
+
+def add_up_spans(tables: Sequence[RankTable]) -> list[NamedSpans]:
+    """In the order in which the names appear."""
+    found: dict[str, list[NamedSpans]] = {}
+    for table in tables:
+        for name, rows in _rows_by_name(table, Kind.SPAN):
+            found.setdefault(name, []).append(_of_rank(name, table.duration_ns[rows]))
+    return [
+        NamedSpans(
+            name=name,
+            num_spans=sum(own.num_spans for own in by_rank),
+            num_ranks=len(by_rank),
+            total_ns=sum(own.total_ns for own in by_rank),
+            longest_ns=max(own.longest_ns for own in by_rank),
+        )
+        for name, by_rank in found.items()
+    ]
+
+
+def _of_rank(name: str, duration_ns: Int64s) -> NamedSpans:
+    return NamedSpans(
+        name=name,
+        num_spans=len(duration_ns),
+        num_ranks=1,
+        total_ns=int(duration_ns.sum()),
+        longest_ns=int(duration_ns.max()),
+    )
+
+
+def measure_counts(tables: Sequence[RankTable], phases: Phases | None) -> tuple[Count, ...]:
+    """Totals of all ranks; rates of the window, for which there must be steps."""
+    totals = _sums(tables)
+    if phases is None:
+        return tuple(Count(name=name, total=total) for name, total in totals.items())
+    end_ns = phases.start_ns + phases.elapsed_ns
+    inside = _sums(phases.tables, phases.start_ns, end_ns)
+    return tuple(
+        Count(
+            name=name,
+            total=total,
+            window_total=inside.get(name, 0),
+            per_s=inside.get(name, 0) / (phases.elapsed_ns / 1e9),
+        )
+        for name, total in totals.items()
+    )
+
+
+def _sums(tables: Sequence[RankTable], start_ns: int | None = None, end_ns: int | None = None) -> dict[str, int]:
+    """Of what was counted from `start_ns` to before `end_ns`; without them, of all."""
+    sums: dict[str, int] = {}
+    for table in tables:
+        for name, rows in _rows_by_name(table, Kind.COUNT):
+            if name in HELD_BYTES:
+                continue
+            # rows are in order of their start
+            first, stop = (
+                otherwise if at_ns is None else int(np.searchsorted(table.start_ns[rows], at_ns))
+                for at_ns, otherwise in ((start_ns, 0), (end_ns, len(rows)))
+            )
+            sums[name] = sums.get(name, 0) + int(table.value[rows[first:stop]].sum())
+    return sums
+
+
+def _rows_by_name(table: RankTable, kind: Kind) -> Iterator[tuple[str, NDArray[np.intp]]]:
+    """The rows of any thread, those of one name together and in their order."""
+    rows = table.rows_of_any_thread(kind)
+    if len(rows) == 0:
+        return
+    rows = rows[np.argsort(table.name_id[rows], kind="stable")]
+    for own in np.split(rows, 1 + np.flatnonzero(np.diff(table.name_id[rows]))):
+        yield table.name(int(own[0])), own
