@@ -36,7 +36,7 @@ def test_each_point_is_a_job_that_is_waited_for(slurm: Slurm, tmp_path: Path) ->
     assert ended.returncode == 0, ended.stderr
     points = json.loads(ended.stdout)["points"]
     assert [(point["ranks"], point["batch"], point["num_runs"]) for point in points] == [(1, 6, 2), (2, 3, 2)]
-    assert "Waiting for 1 ranks" in ended.stderr
+    assert "Waiting for 1 rank" in ended.stderr
     jobs = sorted((tmp_path / "topout-runs" / "jobs").iterdir())
     assert [path.name.split("-")[-2] for path in jobs] == ["1", "2"]
     # and later, from the jobs alone

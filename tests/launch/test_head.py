@@ -1,12 +1,16 @@
 """The leading launcher waits for those that are there, starts all of them alike, and forgets those that are gone."""
 
+import os
 import selectors
+import signal
 import socket
+import threading
 import time
 
 import pytest
 
 from topout.launch import head as leading
+from topout.launch.agent import FollowingFellows
 from topout.launch.first_failure import RankEnd
 from topout.launch.gathering import Link
 from topout.launch.head import Head
@@ -14,6 +18,7 @@ from topout.launch.member import Member
 from topout.launch.outcome import Cause
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.roster import Roster
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.stopping import Stopping
 from topout.launch.wire import Wire
 from topout.schema.spec import RunSpec
@@ -29,6 +34,7 @@ class FakeSupervisor:
 
     def hurry(self):
         self.num_hurried += 1
+        return self.num_hurried == 1
 
     def end_job(self, cause, orders, *, number=None, rank=None):
         self.causes.append(cause)
@@ -122,6 +128,57 @@ def test_nothing_of_an_earlier_round_is_told_of_the_next(job_of):
     job.head.tails[0], job.head.oom_kills[0], job.head.has_told = "old words", 1, True
     job.start([0])
     assert (job.head.tails, job.head.oom_kills, job.head.has_told) == ({}, {}, False)
+
+
+def test_of_many_launchers_that_were_asked_twice_all_hear_it_once(job_of):
+    job = job_of(2)
+    job.start([0, 1])
+    for agent in job.agents:
+        agent.send("hurry")
+    job.listen()
+    kinds = [[message["kind"] for message in agent.receive()] for agent in job.agents]
+    assert [own.count("hurry") for own in kinds] == [1, 1]
+
+
+def asked(job, signals):
+    """The hosts' ports, which they are asked for before they start."""
+    ranks = tuple(
+        Rank(rank=number, local_rank=0, node_rank=number, host=f"n{number}", cores=(0,), num_threads=1)
+        for number in range(len(job.hosts))
+    )
+    ranks_of = {rank.rank: (rank,) for rank in ranks}
+    world = World(hosts=tuple(job.hosts), ranks=ranks, master_address="", master_port=0)
+    return job.head.prepare(Roster(world=world, ranks_of=ranks_of), signals)
+
+
+def test_a_signal_ends_the_job_while_hosts_are_asked(job_of):
+    job = job_of(2)
+    with LauncherSignals() as signals:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        began = time.monotonic()
+        with pytest.raises(EndedByError) as ended:
+            asked(job, signals)
+    assert ended.value.number == signal.SIGTERM
+    assert time.monotonic() - began < 5
+
+
+def test_a_host_that_leaves_because_it_was_told_to_is_not_lost(job_of):
+    job = job_of(2)
+    job.agents[1].send("leaving", number=int(signal.SIGTERM))
+    with LauncherSignals() as signals, pytest.raises(EndedByError):
+        asked(job, signals)
+
+
+def test_what_came_together_with_the_start_is_for_its_ranks():
+    left, right = socket.socketpair()
+    fellows = FollowingFellows(Wire(left))
+    fellows.early = [{"kind": "end", "cause": "interrupted", "orders": [[0, 15]], "number": 15}, {"kind": "bye"}]
+    supervisor, selector = FakeSupervisor(), selectors.DefaultSelector()
+    fellows.register(selector, supervisor)
+    assert supervisor.causes == [Cause.INTERRUPTED]
+    assert [message["kind"] for message in fellows.unread] == ["bye"]
+    for closable in (selector, left, right):
+        closable.close()
 
 
 def test_time_in_which_the_head_itself_was_stopped_makes_nobody_lost(job_of):

@@ -15,10 +15,10 @@ from topout.launch.stop_agreement import catches
 DEAF = "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\n"
 
 
-def task(folder: Path, rank: int, script: str) -> "subprocess.Popen[str]":
+def task(folder: Path, rank: int, script: str, *options: str) -> "subprocess.Popen[str]":
     """One of two, as MPICH's mpirun starts them."""
     local = {"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"}
-    return start(folder, script, PMI_RANK=str(rank), PMI_SIZE="2", **local)
+    return start(folder, script, *options, PMI_RANK=str(rank), PMI_SIZE="2", **local)
 
 
 @pytest.fixture
@@ -37,6 +37,58 @@ def test_a_launcher_that_waits_for_others_ends_as_the_signal_says(waiting, numbe
     _, err = waiting.communicate(timeout=20)
     assert waiting.returncode == code
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_launcher_that_waits_for_its_head_ends_as_well(tmp_path, number, code):
+    second = task(tmp_path, 1, ANNOUNCE)
+    assert wait_for(lambda: catches(second.pid, signal.SIGTERM))
+    second.send_signal(number)
+    second.communicate(timeout=10)
+    assert second.returncode == code
+
+
+def test_time_in_which_it_was_stopped_makes_nobody_late(tmp_path):
+    first = task(tmp_path, 0, ANNOUNCE, "--start-timeout", "2")
+    assert wait_for(lambda: catches(first.pid, signal.SIGTERM))
+    first.send_signal(signal.SIGTSTP)
+    assert wait_for(lambda: state(first.pid) == "T")
+    time.sleep(3)
+    first.send_signal(signal.SIGCONT)
+    second = task(tmp_path, 1, ANNOUNCE)
+    second.communicate(timeout=30)
+    first.communicate(timeout=30)
+    assert (first.returncode, second.returncode) == (0, 0)
+
+
+def test_a_job_that_was_asked_to_end_is_not_started_again(tmp_path):
+    """Although it ends of a failure."""
+    script = ANNOUNCE + "import sys\nif os.environ['RANK'] == '0': sys.exit(3)\n"
+    job = start(tmp_path, DEAF + script + "time.sleep(60)", "-n", "2", "--restarts", "1")
+    ended = await_pid(tmp_path, 0)
+    assert wait_for(lambda: not is_running(ended))
+    job.send_signal(signal.SIGINT)
+    _, err = job.communicate(timeout=30)
+    assert job.returncode == 3
+    assert "restart 1" not in err
+    assert len(list((tmp_path / "topout-runs").iterdir())) == 1
+
+
+def test_a_warning_outlives_a_restart(tmp_path):
+    script = """
+import sys, topout
+life = int(os.environ["TOPOUT_RESTART"]) if "TOPOUT_RESTART" in os.environ else len(os.listdir("topout-runs")) - 1
+for _ in range(200):
+    if topout.should_stop():
+        sys.exit(3 if life == 0 else 0)
+    time.sleep(0.05)
+"""
+    job = start(tmp_path, ANNOUNCE + script, "-n", "1", "--restarts", "1")
+    await_pid(tmp_path, 0)
+    job.send_signal(signal.SIGUSR1)
+    _, err = job.communicate(timeout=60)
+    assert "restart 1" in err
+    assert job.returncode == 75
 
 
 def test_neither_a_warning_nor_ctrl_z_ends_a_launcher_that_waits(waiting, tmp_path):

@@ -59,13 +59,28 @@ def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code
     assert notes == ["rank 0 was still there 0.5 s after its script's end and was ended"]
 
 
-def test_a_termination_that_arrives_twice_at_once_is_one_request():
+@pytest.mark.parametrize(("first", "second"), [("TERM", "TERM"), ("HUP", "HUP"), ("TERM", "HUP")])
+def test_a_termination_that_arrives_twice_at_once_is_one_request(first, second):
     """The rank takes half a second to leave; asked twice with a while between, it would be killed at once."""
     ends_well = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(3))); "
-    told = "import subprocess; k = f'kill {os.getppid()}'; subprocess.Popen(['sh', '-c', f'{k}; sleep 0.1; {k}']); "
-    outcome = supervise(ends_well + told + "time.sleep(60)")
-    assert (outcome.cause, outcome.signal) == (Cause.INTERRUPTED, signal.SIGTERM)
+    kills = f"'kill -{first} %d; sleep 0.1; kill -{second} %d' % (os.getppid(), os.getppid())"
+    outcome = supervise(ends_well + f"import subprocess; subprocess.Popen(['sh', '-c', {kills}]); time.sleep(60)")
+    assert (outcome.cause, outcome.signal) == (Cause.INTERRUPTED, getattr(signal, f"SIG{first}"))
     assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (3, None)
+
+
+def test_whoever_asks_while_a_failure_ends_the_job_does_not_want_it_again():
+    told = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1.2; kill -INT %d' % os.getppid()]); "
+    outcome = supervise("time.sleep(0.5); sys.exit(3)", told + "signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+    assert outcome.cause is Cause.RANK_FAILED
+    assert outcome.is_unwanted
+    assert not supervise("sys.exit(3)").is_unwanted
+
+
+def test_ranks_that_die_of_a_signal_to_all_are_no_failure():
+    to_all = "import subprocess; subprocess.run(['kill', '-TERM', str(os.getppid()), str(os.getpid())]); time.sleep(60)"
+    outcome = supervise(to_all)
+    assert (outcome.cause, outcome.signal) == (Cause.INTERRUPTED, signal.SIGTERM)
 
 
 def test_an_abort_after_the_last_line_does_not_spoil_the_result():

@@ -25,7 +25,7 @@ from topout.launch.outcome import AT_ONCE, Cause, Orders
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
-from topout.launch.signals import LauncherSignals
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.target import rank_command, rank_words
 from topout.launch.variables import PLACE_VARIABLE, short_name
 from topout.launch.wire import Wire
@@ -55,15 +55,19 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._meeting_point: MeetingPoint | None = None
 
-    def serve(self) -> int:
-        """Returns the exit code of the job."""
+    def serve(self, gathering: LauncherSignals | None = None) -> int:
+        """Returns the exit code of the job. `gathering` are signals, with those that came before."""
         self._wire.send("hello", member=to_plain(self._member))
         load_ahead()
-        with LauncherSignals() as signals:
+        with LauncherSignals() if gathering is None else contextlib.nullcontext(gathering) as signals:
             self._selector.register(self._wire.fd, selectors.EVENT_READ, lambda: None)
             self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
             while True:
-                message = self._next(signals)
+                try:
+                    message = self._next(signals)
+                except EndedByError as error:
+                    self._wire.send("leaving", number=error.number)
+                    return 128 + error.number
                 if message is None:
                     return int(ExitCode.JOB_FAILED)
                 kind = message.get("kind")
@@ -80,14 +84,13 @@ class Agent:
                     return int(message.get("exit_code", 0))
 
     def _next(self, signals: LauncherSignals) -> dict[str, Any] | None:
-        """None when the head is gone, or a signal says that this host shall go."""
+        """None when the head is gone."""
         while not self._messages:
             if not self._wire.is_open:
                 return None
             for key, _ in self._selector.select(1.0):
                 key.data()
-            if signals.end_asked() is not None:
-                return None
+            signals.raise_if_asked()
             self._wire.flush()
             self._messages += self._wire.receive()
         return self._messages.pop(0)
@@ -138,6 +141,8 @@ class Agent:
                 fellows.could_not_start(rank.rank, self._member.host.name, str(error))
             self._wire.send("finished")
             return
+        # what came together with the start is for these ranks
+        fellows.early, self._messages = self._messages, []
         try:
             self._wire.send("started", pids=local.pids)
             fellows.local = local
@@ -178,6 +183,7 @@ class FollowingFellows:
         self._supervisor: Supervisor | None = None
         self._oom_kills_before = oom_kills.count_oom_kills()
         self.local: LocalRanks | None = None
+        self.early: list[dict[str, Any]] = []
         self.unread: list[dict[str, Any]] = []
 
     def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
@@ -192,6 +198,9 @@ class FollowingFellows:
                 supervisor.end_job(Cause.HOST_LOST, AT_ONCE)
 
         selector.register(fd, selectors.EVENT_READ, read)
+        early, self.early = self.early, []
+        for message in early:
+            self._hear(message)
 
     def rank_ended(self, end: RankEnd) -> None:
         tail = self.local.stderr_tails[end.rank][-_TAIL_CHARACTERS:] if self.local and end.code else ""
@@ -271,13 +280,22 @@ class FollowingFellows:
         )
 
 
-def join(wire: Wire, host: Host, token: str, *, number: int, is_task: bool, interface: str | None) -> int:
+def join(
+    wire: Wire,
+    host: Host,
+    token: str,
+    *,
+    number: int,
+    is_task: bool,
+    interface: str | None,
+    signals: LauncherSignals | None = None,
+) -> int:
     """Takes part in the job until its end."""
     host = replace(host, address=wire.own_address)
     if wire.own_address != wire.peer_address or not wire.own_address.startswith("127."):
         host = at_data_address(host, wire.peer_address, interface)
     granted = tuple(sorted(os.sched_getaffinity(0)))
-    return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token).serve()
+    return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token).serve(signals)
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:

@@ -19,6 +19,7 @@ from topout.schema.world import World
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from topout.launch.head import Head
+    from topout.launch.signals import LauncherSignals
     from topout.launch.starters import Starters
 
 
@@ -50,10 +51,10 @@ class Company:
             return self.head.members()
         return [self.local] if self.local is not None else []
 
-    def prepare(self, roster: Roster) -> World:
+    def prepare(self, roster: Roster, signals: LauncherSignals) -> World:
         """The world with addresses and ports; several hosts have then reached the meeting point."""
         if self.head is not None:
-            return self.head.prepare(roster)
+            return self.head.prepare(roster, signals)
         address = roster.world.hosts[0].address
         self._port_holder = hold_port(address)
         ports = free_ports(address, roster.world.size)

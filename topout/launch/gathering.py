@@ -62,8 +62,9 @@ class Gathering:
             wire.close()
         if error is not None:
             # they must not wait for a job that will not come
+            exit_code = 128 + error.number if isinstance(error, EndedByError) else int(ExitCode.ENVIRONMENT)
             for link in self._links.values():
-                link.wire.send("bye", exit_code=int(ExitCode.ENVIRONMENT))
+                link.wire.send("bye", exit_code=exit_code)
                 link.wire.close()
 
     def await_all(
@@ -86,10 +87,11 @@ class Gathering:
             num_before = len(self._links)
             for key, _ in self._selector.select(0.1):
                 key.data()
-            number = signals.end_asked()
-            if number is not None:
-                raise EndedByError(number)
+            before = time.monotonic()
+            signals.raise_if_asked()
             now = time.monotonic()
+            # stopped by Ctrl-Z, nobody could arrive
+            progress_at += now - before
             if len(self._links) > num_before:
                 progress_at = now
             self._drop_silent(now)

@@ -19,6 +19,7 @@ from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import encoded
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
@@ -74,7 +75,7 @@ class Head:
         members = [*own, *(link.member for link in self.links.values() if link.wire.is_open)]
         return sorted(members, key=lambda member: member.number)
 
-    def prepare(self, roster: Roster) -> World:
+    def prepare(self, roster: Roster, signals: LauncherSignals) -> World:
         """Ports on every host, and a meeting point that all of them have reached."""
         world = roster.world
         master = next(number for number, ranks in roster.ranks_of.items() if any(rank.rank == 0 for rank in ranks))
@@ -85,13 +86,13 @@ class Head:
             ports[self.local.number] = free_ports(self.local.host.address, len(roster.ranks_of[self.local.number]))
         if self.local is not None and self.local.number == master:
             self._meet_at(self.local.host.address)
-        replies = self._ask(roster, "prepared")
+        replies = self._ask(roster, "prepared", signals)
         ports.update({number: list(reply["ports"]) for number, reply in replies.items()})
         if self.meeting_point is not None:
             address, port = self.meeting_point.address, self.meeting_point.port
         else:
             address, port = str(replies[master]["address"]), int(replies[master]["master_port"])
-        self._let_all_reach(roster, master, address, port)
+        self._let_all_reach(roster, master, address, port, signals)
         of_rank = {
             rank.rank: port
             for number, ranks in roster.ranks_of.items()
@@ -222,8 +223,8 @@ class Head:
             orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
             cause = Cause(message["cause"])
             self._supervisor.end_job(cause, orders, number=message.get("number"), rank=message.get("rank"))
-        elif kind == "hurry":
-            self._supervisor.hurry()
+        elif kind == "hurry" and self._supervisor.hurry():
+            # of a thousand tasks that were all asked twice the first is enough
             self.hurry()
         elif kind == "finished":
             self.has_told |= bool(message.get("has_told"))
@@ -287,7 +288,7 @@ class Head:
         self.meeting_point = MeetingPoint(address, self._token)
         self.meeting_point.register(self._selector)
 
-    def _let_all_reach(self, roster: Roster, master: int, address: str, port: int) -> None:
+    def _let_all_reach(self, roster: Roster, master: int, address: str, port: int, signals: LauncherSignals) -> None:
         """One launcher of every other host tries; those on the same host would show nothing."""
         tried = {
             link.member.host.name: (number, link)
@@ -296,7 +297,7 @@ class Head:
         }
         for _, link in tried.values():
             link.wire.send("reach", address=address, port=port)
-        replies = self._ask(roster, "reached", only={number for number, _ in tried.values()})
+        replies = self._ask(roster, "reached", signals, only={number for number, _ in tried.values()})
         if self.meeting_point is not None:
             self.meeting_point.stop_answering()
         failed = {
@@ -311,15 +312,22 @@ class Head:
                 exit_code=ExitCode.ENVIRONMENT,
             )
 
-    def _ask(self, roster: Roster, kind: str, only: set[int] | None = None) -> dict[int, dict[str, Any]]:
-        """The replies of that kind, one a launcher."""
+    def _ask(
+        self, roster: Roster, kind: str, signals: LauncherSignals, only: set[int] | None = None
+    ) -> dict[int, dict[str, Any]]:
+        """The replies of that kind, one a launcher. A signal that ends the job, here or there, ends the asking."""
         asked = {number: link for number, link in self._taking_part(roster) if only is None or number in only}
         replies: dict[int, dict[str, Any]] = {}
 
         def reader(number: int, link: Link) -> Callable[[], None]:
             def read() -> None:
-                replies.update((number, reply) for reply in link.wire.receive() if reply.get("kind") == kind)
+                for reply in link.wire.receive():
+                    if reply.get("kind") == "leaving":
+                        raise EndedByError(int(reply["number"]))
+                    if reply.get("kind") == kind:
+                        replies[number] = reply
                 if not link.wire.is_open:
+                    signals.raise_if_asked()
                     raise _lost_at_start(link, "its connection broke")
 
             return read
@@ -334,6 +342,7 @@ class Head:
             while len(replies) < len(asked):
                 for key, _ in self._selector.select(0.1):
                     key.data()
+                signals.raise_if_asked()
                 if time.monotonic() > deadline and len(replies) < len(asked):
                     silent = next(link for number, link in asked.items() if number not in replies)
                     raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from topout.launch.bounds import check_numbers
 from topout.launch.detect import check_world, detect_allocation
 from topout.launch.job_result import JobResult
-from topout.launch.signals import LauncherSignals
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.target import with_target
 from topout.launch.terminal import Terminal
 from topout.launch.variables import is_this_host
@@ -47,6 +47,9 @@ def run_job(spec: RunSpec, terminal: Terminal, *, forks: bool = False) -> JobRes
             return result
         except TopoutError as error:
             exit_code = int(error.exit_code)
+            raise
+        except EndedByError as error:
+            exit_code = 128 + error.number
             raise
         finally:
             crew.close(exit_code)

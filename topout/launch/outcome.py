@@ -68,6 +68,10 @@ class Outcome:
     ends: tuple[RankEnd, ...]
     signal: int | None = None
     """The signal to the launcher, when that is the cause."""
+    is_unwanted: bool = False
+    """A signal asked the launcher to end the job, whatever else had ended it before."""
+    warning: int | None = None
+    """The signal by which the scheduler announced the end, here or at another launcher."""
     stopped_rank: int | None = None
     lost_hosts: tuple[str, ...] = ()
     is_stopped: bool = False

@@ -156,10 +156,11 @@ def connect(
     *,
     timeout_s: float,
     meanwhile: Callable[[], None] = lambda: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Wire:
     """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over.
 
-    `meanwhile` is called once, when the head is not there yet.
+    `meanwhile` is called once, when the head is not there yet; `check` after every try, and may raise.
     """
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
@@ -178,6 +179,7 @@ def connect(
         if num_tries == 1:
             meanwhile()
         time.sleep(retry_s)
+        check()
         retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     raise TopoutError(

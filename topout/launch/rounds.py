@@ -59,6 +59,11 @@ class Rounds:
                 if why_not and restart < self._spec.restarts:
                     self._terminal.say(f"topout: not started again: {why_not}")
                 return result
+            if signals.end_asked() is not None:
+                return result
+            if outcome.warning is not None:
+                # the end that was announced comes whatever ranks do
+                signals.give_back([outcome.warning])
             restart += 1
             if result.last_words:
                 self._terminal.say(f"\n{result.last_words}")
@@ -66,7 +71,7 @@ class Rounds:
 
     def _why_no_restart(self, outcome: Outcome, restart: int) -> str | None:
         """None: start again. Empty: there is no reason to."""
-        if outcome.cause not in MAY_BE_RESTARTED or restart >= self._spec.restarts:
+        if outcome.cause not in MAY_BE_RESTARTED or outcome.is_unwanted or restart >= self._spec.restarts:
             return ""
         if not outcome.lost_hosts:
             return None
@@ -100,7 +105,7 @@ class _Round:
             # later, --min-nodes has allowed for fewer
             check_world(self._crew.allocation, roster.world.size)
             check_min_nodes(self._spec, len(roster.world.hosts))
-        world = self._crew.prepare(roster)
+        world = self._crew.prepare(roster, signals)
         record = RunRecord(
             None, self._spec, world, [os.path.basename(sys.argv[0]), *sys.argv[1:]], restart=self._restart
         )
@@ -125,6 +130,7 @@ class _Round:
         except TopoutError:
             record.finished("failed", ExitCode.ENVIRONMENT, ())
             raise
+        stopping = self._stopping(local)
         try:
             record.started(local.pids)
             outcome = local.supervise(
@@ -132,7 +138,7 @@ class _Round:
                 say=self._terminal.say,
                 tick=record.tick,
                 watch=self._late_watch(local, folder, record),
-                stopping=self._stopping(local),
+                stopping=stopping,
                 fellows=head,
             )
             record.look_around(self._spec)
@@ -141,7 +147,8 @@ class _Round:
             local.close()
         if is_stopped and outcome.cause is Cause.ALL_DONE:
             record.note("the script stopped because the scheduler had announced the end")
-        outcome = replace(outcome, lost_hosts=tuple(head.lost_hosts) if head is not None else (), is_stopped=is_stopped)
+        lost_hosts = tuple(head.lost_hosts) if head is not None else ()
+        outcome = replace(outcome, lost_hosts=lost_hosts, is_stopped=is_stopped, warning=stopping.warning)
         return self._conclude(outcome, world, folder, record, local.stderr_tails), outcome
 
     def _late_watch(self, local: LocalRanks, folder: RunFolder | None, record: RunRecord) -> Callable[[float], None]:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 
 TYPE_CHECKING = False
@@ -72,6 +73,15 @@ class LauncherSignals:
         if signal.SIGTSTP in arrived:
             os.kill(os.getpid(), signal.SIGSTOP)
         return next((number for number in arrived if number not in (*_WARNINGS, signal.SIGTSTP)), None)
+
+    def raise_if_asked(self) -> None:
+        number = self.end_asked()
+        if number is not None:
+            raise EndedByError(number)
+
+    def give_back(self, numbers: Sequence[int]) -> None:
+        """For whoever looks next, as if they arrived now."""
+        self._arrived[:0] = numbers
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._arrived.append(number)

@@ -41,9 +41,12 @@ class Stopping:
         self._say = say
         self._hosts = [*others, *([own] if own is not None else [])]
         self._agreement: StopAgreement | None = None
+        self.warning: int | None = None
+        """The signal that announced the end."""
 
     def warned(self, number: int) -> None:
         """The scheduler announced the end, here or at another launcher."""
+        self.warning = number
         if self._agreement is None:
             # few jobs are ever warned, and all of them start
             from topout.launch.stop_agreement import StopAgreement

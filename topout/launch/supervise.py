@@ -106,9 +106,9 @@ class Supervisor:
         self._stopped = StoppedRanks(ended_after_s=self._limits.stopped_s)
         self._cause = Cause.ALL_DONE
         self._signal: int | None = None
-        self._was_asked = False
-        """By a signal of its own, not by a fellow's word."""
-        self._ended_at = 0.0
+        self._asked: tuple[int, float] | None = None
+        """The first signal of its own to end, not a fellow's word, and when."""
+        self._is_unwanted = self._is_hurried = False
         self._stopped_rank: int | None = None
         self._is_paused = False
         self._orders: list[tuple[float, int]] = []
@@ -140,23 +140,33 @@ class Supervisor:
         self._drain()
         elsewhere = self._fellows.ends() if self._fellows is not None else ()
         ends = sorted([*map(self._end_of, self._processes), *elsewhere], key=lambda end: end.rank)
-        return Outcome(cause=self._cause, ends=tuple(ends), signal=self._signal, stopped_rank=self._stopped_rank)
+        return Outcome(
+            cause=self._cause,
+            ends=tuple(ends),
+            signal=self._signal,
+            is_unwanted=self._is_unwanted,
+            stopped_rank=self._stopped_rank,
+        )
 
     # what fellows ask
 
     def end_job(self, cause: Cause, orders: Orders, *, number: int | None = None, rank: int | None = None) -> None:
         """The first cause counts; whatever follows from it is no news."""
+        self._is_unwanted |= cause is Cause.INTERRUPTED
         if self._cause is not Cause.ALL_DONE:
             return
-        self._cause, self._signal, self._ended_at = cause, number, time.monotonic()
+        self._cause, self._signal = cause, number
         self._stopped_rank = rank if cause is Cause.RANK_STOPPED else None
         self._give_orders(orders)
         if self._fellows is not None:
             self._fellows.job_ends(cause, orders, number, rank)
 
-    def hurry(self) -> None:
-        """Asked twice to end: no more patience."""
-        self._give_orders(AT_ONCE)
+    def hurry(self) -> bool:
+        """Asked twice to end: no more patience. Whether that is news."""
+        is_news, self._is_hurried = not self._is_hurried, True
+        if is_news:
+            self._give_orders(AT_ONCE)
+        return is_news
 
     def pause(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -249,6 +259,9 @@ class Supervisor:
         if self._fellows is not None:
             self._fellows.rank_ended(end)
         if end.code != 0:
+            # of a signal that was sent to all, ranks may die before the launcher has looked
+            for number in self._signals.taken():
+                self._obey(number)
             self.end_job(Cause.RANK_FAILED, AFTER_A_FAILURE)
 
     def _give_orders(self, orders: Orders) -> None:
@@ -265,21 +278,26 @@ class Supervisor:
                 self._stopping.warned(number)
             if self._fellows is not None:
                 self._fellows.warned(number)
-        elif self._cause is not Cause.INTERRUPTED:
-            orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
-            self.end_job(Cause.INTERRUPTED, orders, number=number)
-            self._was_asked = True
-        elif self._is_same_request(number):
-            self._was_asked = True
-        else:
-            self.hurry()
-            if self._fellows is not None:
-                self._fellows.hurry()
+        elif self._asked is None:
+            # by a fellow it may have been asked before: a scheduler tells all launchers of a job
+            self._asked = (number, time.monotonic())
+            self._end_asked(number)
+        elif not self._is_repeated(number) and self.hurry() and self._fellows is not None:
+            self._fellows.hurry()
 
-    def _is_same_request(self, number: int) -> bool:
-        """A scheduler tells all launchers of a job; or the job script, which passes it on, and us."""
-        is_at_once = time.monotonic() - self._ended_at < _ONE_REQUEST_S
-        return not self._was_asked or (number == self._signal == signal.SIGTERM and is_at_once)
+    def _end_asked(self, number: int) -> None:
+        orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
+        is_ending = self._cause is not Cause.ALL_DONE
+        self.end_job(Cause.INTERRUPTED, orders, number=number)
+        if is_ending and self._fellows is not None:
+            # it ends of something else; that nobody wants it again all must know
+            self._fellows.job_ends(Cause.INTERRUPTED, orders, number, None)
+
+    def _is_repeated(self, number: int) -> bool:
+        """Whoever presses Ctrl-C twice means it; schedulers, job scripts, shells and the kernel repeat each other."""
+        assert self._asked is not None
+        first, at = self._asked
+        return signal.SIGINT not in (number, first) and time.monotonic() - at < _ONE_REQUEST_S
 
     def _pause(self) -> None:
         """Ctrl-Z: ranks sit in sessions of their own, so the terminal reaches only the launcher."""
@@ -318,12 +336,14 @@ class Supervisor:
         """What ranks wrote last still sits in their pipes; a grandchild that left its group may keep one open."""
         end_at = time.monotonic() + self._limits.drain_s
         open_logs = {log.fd for log in self._logs}
+        late: list[int] = []
         while time.monotonic() < end_at:
             open_logs &= set(self._selector.get_map())
             if not open_logs:
                 break
             self._wait(max(0.0, end_at - time.monotonic()))
-            self._signals.taken()
+            late += self._signals.taken()
+        self._signals.give_back(late)
         self._selector.close()
 
     def _end_of(self, rank: int) -> RankEnd:

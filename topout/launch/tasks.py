@@ -37,8 +37,11 @@ def follow_or_lead(
         own_host = read_host()
         ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
         addresses = head_addresses(lead, allocation, spec.interface)
-        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead)
-        return join(wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface)
+        check = signals.raise_if_asked
+        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead, check=check)
+        return join(
+            wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface, signals=signals
+        )  # fmt: skip
     own = own_address(lead, allocation, spec.interface)
     return _lead(spec, allocation, task, own, token=token, signals=signals, say=say)
 

@@ -45,7 +45,7 @@ class LocalSGD:
         """After each `optimizer.step()`; whether the ranks met."""
         self.num_steps += 1
         self._has_news = True
-        self._trained.update(id(parameter) for parameter in self._model.parameters() if parameter.requires_grad)
+        self._trained.update(id(parameter) for parameter in self._model.parameters() if _may_learn(parameter))
         is_due = self.num_steps <= self.warmup or (self.num_steps - self.warmup) % self.every == 0
         if is_due:
             self.meet()
@@ -65,8 +65,7 @@ class LocalSGD:
 
     def _learning(self) -> list[nn.Parameter]:
         """Those that may differ between ranks: not frozen now, or not at some step since the last meeting."""
-        parameters = self._model.parameters()
-        return [one for one in parameters if one.requires_grad or id(one) in self._trained]
+        return [one for one in self._model.parameters() if _may_learn(one) or id(one) in self._trained]
 
     def state_dict(self) -> dict[str, Any]:
         """Between meetings parameters differ from rank to rank: call `finish` before a checkpoint that saves one."""
@@ -76,6 +75,11 @@ class LocalSGD:
         self.num_steps = int(state["num_steps"])
         # older states do not say; to average what is equal changes nothing
         self._has_news = bool(state.get("has_news", self.num_steps > 0))
+
+
+def _may_learn(parameter: nn.Parameter) -> bool:
+    """Also one that is frozen for the moment, as a discriminator while its generator learns: its gradient is there."""
+    return parameter.requires_grad or parameter.grad is not None
 
 
 def average(tensors: Iterable[Tensor], place: Place) -> int:

@@ -41,7 +41,8 @@ _ITERABLES_DIFFER = (
 def dealt(loader: Iterable[Any], place: Place, *, own_share: bool, in_step: bool) -> Numbered:
     """This rank's batches. `in_step`: ranks with one less get one that does not count, for models that meet in forward.
 
-    What went wrong with a batch can be thrown into it: in step, the other ranks then hear of it at their next one.
+    What went wrong with a batch can be thrown into it: in step, and not of a DataLoader, whose ranks do not ask each
+    other before a batch, the others then hear of it at their next one.
     """
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and not own_share:
         return _of_loader(loader, place, in_step)

@@ -53,6 +53,9 @@ def frozen(place):
     with torch.no_grad():
         for parameter in model[2].parameters():
             parameter.add_(place.rank + 1)
+    # as the discriminator of a GAN: learnt, and frozen while the generator does
+    model[2].bias.grad = torch.ones_like(model[2].bias)
+    model[2].bias.requires_grad_(False)
     local.step()
     model[2].weight.requires_grad_(False)
     local.step()

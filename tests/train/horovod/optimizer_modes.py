@@ -42,6 +42,8 @@ def train(half, step_kind="plain", set_to_none=True, lr=0.1, **options):
     for number, (whole_inputs, whole_labels) in enumerate(batches()):
         if step_kind == "replaced" and number == 1:
             state = optimizer.state_dict()
+            # never garbage by itself
+            optimizer.myself = optimizer
             optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
             optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
             optimizer.load_state_dict(state)

@@ -33,6 +33,10 @@ class CompressedGradients:
         ]
 
     @property
+    def parameters(self) -> list[Any]:
+        return self._parameters
+
+    @property
     def has_pending(self) -> bool:
         return any(self._counts)
 

@@ -6,10 +6,10 @@ schedulers, `isinstance` and checkpoints see what they know.
 
 import contextlib
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -35,7 +35,7 @@ _SYNCHRONIZED_TWICE = (
     "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
     "You may want to consider using optimizer.skip_synchronize() context if you use optimizer.synchronize()."
 )
-engines: weakref.WeakSet[Any] = weakref.WeakSet()
+engines: WeakSet[Any] = WeakSet()
 """Of all optimizers alive, for `join`."""
 _num_awaited: Counter[str] = Counter()
 """By group, for the recording."""
@@ -133,10 +133,12 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if world.size() == 1 or not process_set.included() or not trained:
         return wrapped
+    _take_over(trained)
     reduction = _reduction(op, gradient_predivide_factor, compression, process_set)
     if compression not in (Compression.none, Compression.fp16):
         wrapped._engine = CompressedGradients(trained, compression, reduction, process_set, backward_passes_per_step)
-        return _watched(wrapped)
+        engines.add(wrapped._engine)
+        return wrapped
     wrapped._engine = FusedGradients(
         trained,
         group=process_set.gradient_group,
@@ -146,14 +148,20 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
         explicit=_explicit(groups if groups is not None else num_groups or None, [p for _, p in trained]),
         is_sparse_kept=not sparse_as_dense,
     )
-    return _watched(wrapped)
-
-
-def _watched(wrapped: Any) -> Any:
-    """Hooks live as long as their parameters; an optimizer that a script replaced must not go on reducing."""
     engines.add(wrapped._engine)
-    weakref.finalize(wrapped, wrapped._engine.remove).atexit = False
     return wrapped
+
+
+def _take_over(trained: Sequence[tuple[str, Any]]) -> None:
+    """Hooks live as long as their parameters, and an optimizer that a script replaced must not go on reducing.
+
+    Now, at a moment that all ranks share: garbage is collected when it suits each of them.
+    """
+    taken = {id(parameter) for _, parameter in trained}
+    for engine in [engine for engine in engines if any(id(one) in taken for one in engine.parameters)]:
+        engine.forget()
+        engine.remove()
+        engines.discard(engine)
 
 
 def _await(engine: Any) -> None:
