@@ -145,7 +145,7 @@ def test_a_pack_that_was_begun_is_not_mixed_with_another(tmp_path):
     assert "changed since" in caught.value.why
     with pytest.raises(TopoutError, match="was begun") as caught:
         pack_numbers(Numbers(names[:50]), tmp_path / "pack")
-    assert "another source or with other options" in caught.value.why
+    assert "another source, with other options" in caught.value.why
     assert pack_numbers(changed, tmp_path / "pack", is_replacing=True).num_shards_kept == 0
 
 
