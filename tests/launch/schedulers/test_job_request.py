@@ -231,10 +231,10 @@ def test_whichever_mpiexec_a_pbs_site_has_takes_the_words(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
         monkeypatch.setenv(name, "1")
-    show = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
+    show = [sys.executable, "-c", "import os; os.write(1, b'<%d>' % len(os.sched_getaffinity(0)))"]
     words = [*pbs.task_prefix(bare(nodes=1, tasks_per_node=2)), *show]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == [str(len(os.sched_getaffinity(0)))] * 2, "nobody bound them"
+    assert done.stdout.strip() == f"<{len(os.sched_getaffinity(0))}>" * 2, "nobody bound them"
 
 
 def test_lsf_alone_cannot_start_ranks_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
