@@ -5,6 +5,7 @@ import re
 from tests.tables import Plan, StepPlan, build_run
 from topout.analyze.measure import measure_run
 from topout.report.sections.breakdown import where_time_goes
+from topout.schema.measures import Communication, Measures
 
 MS = 1_000_000
 
@@ -21,3 +22,10 @@ def test_times_per_step_add_up_to_what_the_shares_are_of(tmp_path):
     told = {phase: (share.replace("\u202f", " "), time.replace("\u202f", " ")) for phase, share, time in rows}
     assert told["evaluation"] == ("50 %", "30.0 ms")
     assert told["backward"] == ("25 %", "15.0 ms")
+
+
+def test_communication_that_backward_holds_is_said_to_be_there():
+    shares = {"forward": 0.3, "backward": 0.7}
+    assert "without exposed communication" in where_time_goes(Measures(shares=shares))
+    hidden = Measures(shares=shares, communication=Communication(is_hidden=True))
+    assert "with communication that it does not hide" in where_time_goes(hidden)

@@ -82,11 +82,6 @@ class MappedFile:
         return descriptor
 
     @property
-    def fd(self) -> int:
-        """Good until the file is closed here."""
-        return self.descriptor.number
-
-    @property
     def view(self) -> memoryview:
         """The whole file, mapped; a map has a descriptor of its own, so none is left open beside it."""
         view = self._view

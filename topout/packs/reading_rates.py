@@ -57,8 +57,9 @@ def _raw(pack: Pack) -> Iterator[tuple[int, int]]:
     for shard in pack.shards:
         share = shard.entry.num_samples / shard.size_bytes
         given = 0
+        descriptor = shard.descriptor
         for offset in range(0, shard.size_bytes, _READ_BYTES):
-            size = len(os.pread(shard.fd, _READ_BYTES, offset))
+            size = len(os.pread(descriptor.number, _READ_BYTES, offset))
             until = round(share * (offset + size))
             yield until - given, size
             given = until

@@ -131,7 +131,7 @@ def test_a_shard_that_was_thrown_away_is_let_go_when_the_last_batch_with_it_is_o
         view.open_shards(np.arange(60))
         assert sorted({*range(len(pack.shards))} - set(view.files)) == [1]
         assert view._descriptors[1] == -1
-        fd = under_way[1].fd
+        fd = under_way[1].descriptor.number
         os.fstat(fd)
         del under_way
         with pytest.raises(OSError, match="Bad file descriptor"):

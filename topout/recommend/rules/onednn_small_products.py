@@ -50,8 +50,8 @@ RULE = Rule(
     code="PR05",
     title="oneDNN computes small matrix products on ARM",
     when=_are_slow,
-    because="{environment.num_small_products} products of a step are so small that calling oneDNN takes longer than "
-    "they do (the gain assumes 0.15 ms each).",
+    because="Matrix products so small that calling oneDNN takes longer than they do: "
+    "{environment.num_small_products} a step (the gain assumes 0.15 ms each).",
     advise="Try TORCH_MKLDNN_MATMUL_MIN_SIZE=4000000 topout run: torch's own kernels for products below that size.",
     gain=_calls,
     fires_on=Measures(

@@ -24,7 +24,7 @@ def where_time_goes(measures: Measures) -> str:
         f'<tr><th scope="row"><i class="{colour_class(phase)}"></i>{phase}</th>'
         f'<td class="number">{figures.share(share)}</td>'
         f'<td class="number">{figures.duration(None if step_ns is None else share * step_ns)}</td>'
-        f"<td>{MEANING[phase]}</td></tr>"
+        f"<td>{_meaning(phase, measures)}</td></tr>"
         for phase, share in shares
     )
     table = (
@@ -33,6 +33,14 @@ def where_time_goes(measures: Measures) -> str:
     )
     note = f"Mean over ranks, {_window(measures)}. {obtained('measured')}"
     return section("time", "Where the time goes", note, bar + table + _by_rank(measures.ranks))
+
+
+def _meaning(phase: str, measures: Measures) -> str:
+    """On devices, and in compiled steps, exposed communication is part of backward."""
+    is_on_devices = measures.device is not None and len(measures.ranks) > 1
+    if phase == "backward" and (measures.communication.is_hidden or is_on_devices):
+        return "the backward pass, with communication that it does not hide"
+    return MEANING[phase]
 
 
 def waterfall(measures: Measures) -> str:
