@@ -63,10 +63,22 @@ def test_time_in_which_it_was_stopped_makes_nobody_late(tmp_path):
 
 def test_a_job_that_was_asked_to_end_is_not_started_again(tmp_path):
     """Although it ends of a failure."""
-    script = ANNOUNCE + "import sys\nif os.environ['RANK'] == '0': sys.exit(3)\n"
-    job = start(tmp_path, DEAF + script + "time.sleep(60)", "-n", "2", "--restarts", "1")
-    ended = await_pid(tmp_path, 0)
-    assert wait_for(lambda: not is_running(ended))
+    script = """
+import signal, sys
+signal.signal(2, signal.SIG_IGN)
+signal.signal(15, lambda number, frame: announce("told"))
+if os.environ["RANK"] == "0":
+    while not os.path.exists("pid-ready"):
+        time.sleep(0.05)
+    sys.exit(3)
+announce("ready")
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    time.sleep(1)
+"""
+    job = start(tmp_path, ANNOUNCE + script, "-n", "2", "--restarts", "1")
+    # only then the launcher has seen the failure: what it hears before that counts as the cause
+    await_pid(tmp_path, "told")
     job.send_signal(signal.SIGINT)
     _, err = job.communicate(timeout=30)
     assert job.returncode == 3
