@@ -87,6 +87,51 @@ def test_tensor_core_and_memory_bound_shares_are_of_computing_kernels(profiles: 
     assert memory_bound_share(profiles) == pytest.approx(30 / 110)
 
 
+ARITHMETIC = (
+    "nvjet_sm90_tst_128x128_64x6_1x2_h_bz_splitK_NTT",
+    "triton_tem_fused_addmm_relu_3",
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>",
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<fbgemm_gpu::Shape>>",
+    "sm90_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64",
+    "cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1",
+    "void cudnn::cnn::conv2d_grouped_direct_kernel<float>",
+    "Cijk_Alik_Bljk_SB_MT64x16x32_MI16x16x1_SN",
+)
+STREAMING = (
+    "triton_poi_fused__native_batch_norm_legit_functional_add_convolution_backward_native_batch_norm_back",
+    "triton_red_fused__scaled_dot_product_flash_attention_7",
+    "triton_per_fused_convolution_2",
+    "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 128, true, 1, true>",
+    "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 128, true, 1>",
+    "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>",
+    "void cudnn::ops::convertTensor_kernel<float, float>",
+    "cask_cudnn_infer::computeOffsetsKernel(cask_cudnn_infer::ComputeOffsetsParams)",
+    "void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::Add>",
+    "void fbgemm_gpu::permute_2D_data_kernel<false, int, int>",
+    "void at::native::convert_to_half<float>",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_arithmetic"), [(name, True) for name in ARITHMETIC] + [(name, False) for name in STREAMING]
+)
+def test_what_limits_a_kernel_is_told_by_its_name(tmp_path: Path, name: str, is_arithmetic: bool) -> None:
+    profile = _profile(tmp_path, _event("kernel", name, 0, 75), _event("kernel", NORM, 75, 100))
+    assert memory_bound_share([profile]) == pytest.approx(0.25 if is_arithmetic else 1.0)
+
+
+def test_products_of_hopper_and_blackwell_use_tensor_cores(tmp_path: Path) -> None:
+    profile = _profile(
+        tmp_path,
+        _event("kernel", "nvjet_sm100_tst_128x256_64x4_2x1_2cta_h_bz_TNT", 0, 60),
+        _event("kernel", "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloop>>", 60, 80),
+        _event("kernel", NORM, 80, 100),
+    )
+    device = measure_device([profile])
+    assert device is not None
+    assert device.tensor_core_share == pytest.approx(0.8)
+
+
 def test_on_a_processor_operators_count_by_their_own_time(tmp_path: Path) -> None:
     profile = _profile(
         tmp_path,
@@ -151,12 +196,16 @@ def test_a_damaged_profile_costs_only_itself(tmp_path: Path) -> None:
     assert any("profile" in sentence for sentence in measures.not_measured)
 
 
-def _gpus(path: Path, num_ranks: int) -> RunFolder:
-    """Ranks on devices whose backward takes 600 of 1000 ns, communication included."""
-    built = build_run(path, [[STEP] * 6] * num_ranks, Plan(facts={"backend": "nccl", "device_total_bytes": 2**36}))
+def _gpus(path: Path, num_ranks: int, called_bytes: int = 0) -> RunFolder:
+    """Ranks on devices whose backward takes 600 of 1000 ns, communication included; the script calls an all-reduce."""
+    facts = {"backend": "nccl", "device_total_bytes": 2**36, "gradient_bytes": 100_000_000}
+    built = build_run(path, [[STEP] * 6] * num_ranks, Plan(facts=facts, num_buckets=0))
     rows = Rows()
     rows.names = ["", "all_reduce"]
     for step in range(6):
+        if called_bytes:
+            start = START_NS + 1000 * step + 999
+            rows.add(Kind.COLLECTIVE, start, 1, name="all_reduce", value=called_bytes, ref=step + 1)
         for name, length in (("forward", 300), ("backward", 600), ("optimizer", 100)):
             rows.add(Kind.DEVICE, START_NS + 1000 * step, length, name=name, ref=step)
     for rank in range(num_ranks):
@@ -213,6 +262,24 @@ def test_what_kernels_tell_of_communication_is_a_verdict_and_a_finding(tmp_path:
     assert verdict is not None and verdict.name == "communication-bandwidth"
     gains = {finding.code: finding.gain_at_most for finding in find(measures)}
     assert gains["CO01"] == verdict.share == pytest.approx(0.35)
+
+
+@pytest.mark.parametrize(
+    ("called_bytes", "told"), [(4, (None, None, None)), (50_000_000, (1.0, 50_000_000, 50_000_000))]
+)
+def test_a_loss_that_is_added_up_is_not_taken_for_the_gradients(
+    tmp_path: Path, called_bytes: int, told: tuple[float | None, ...]
+) -> None:
+    """On NCCL the buckets of DDP are not seen; a loop that reduces gradients itself is, also in half precision."""
+    folder = _gpus(tmp_path / "run", 2, called_bytes)
+    for rank in range(2):
+        _kernels(folder, rank)
+    measures, verdict = measure_run(folder)
+    assert verdict is not None and verdict.name == "communication-bandwidth"
+    seen = measures.communication
+    assert (seen.num_collectives_per_step, seen.bytes_per_step, seen.mean_message_bytes) == told
+    (finding,) = [finding for finding in find(measures) if finding.code == "CO01"]
+    assert (" a step" in finding.because) == (told[1] is not None)
 
 
 def test_a_torn_profile_leaves_those_of_other_ranks(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
-from topout.analyze.evaluations import find_evaluations, trails_off
+from topout.analyze.evaluations import feeds_training, find_evaluations, trails_off
 from topout.analyze.segments import PHASE
 from topout.analyze.steps import read_phases
 from topout.schema.event import Kind
@@ -78,6 +78,28 @@ def test_epochs_of_one_batch_train(tmp_path: Path) -> None:
         _row(rows, Kind.INPUT, start + 5, start + 30, value=4, ref=number)
         _row(rows, Kind.BACKWARD, start + 100, start + 200)
     assert _found(_table(tmp_path, rows)) == []
+
+
+def test_epochs_of_one_batch_train_while_a_teacher_is_in_evaluation_mode(tmp_path: Path) -> None:
+    rows = Rows()
+    _row(rows, Kind.MODE, 0, value=0)
+    for number, start in enumerate((10, 1000, 2000)):
+        _row(rows, Kind.INPUT, start, start + 30, value=4, ref=number)
+        _row(rows, Kind.BACKWARD, start + 100, start + 200)
+    table = _table(tmp_path, rows)
+    assert _found(table) == [(0, 10)]
+    assert feeds_training(table, table.rows(Kind.INPUT), table.start_ns[table.rows(Kind.BACKWARD)]).all()
+
+
+def test_evaluations_of_one_batch_beside_hand_made_training_evaluate(tmp_path: Path) -> None:
+    rows = Rows()
+    for number, start in enumerate((0, 1000)):
+        _row(rows, Kind.BACKWARD, start + 100, start + 200)
+        _row(rows, Kind.MODE, start + 300, value=0)
+        _row(rows, Kind.INPUT, start + 310, start + 320, value=4, ref=number)
+        _row(rows, Kind.MODE, start + 800, value=1)
+    _row(rows, Kind.BACKWARD, 2100, 2200)
+    assert _found(_table(tmp_path, rows)) == [(300, 800), (310, 800), (1300, 1800), (1310, 1800)]
 
 
 def test_a_loader_that_no_backward_follows_evaluates(tmp_path: Path) -> None:

@@ -59,6 +59,31 @@ def test_a_batch_that_failed_is_too_large_whatever_the_prediction(tmp_path: Path
     assert _measure(tmp_path / "b", CUDA, facts=facts)[0].largest_batch == 7
 
 
+def test_a_single_sample_that_failed_predicts_no_batch(tmp_path: Path) -> None:
+    facts = {"batch_size": 1, "peak_device_bytes": 70 * GIB, "device_total_bytes": 80 * GIB}
+    assert _measure(tmp_path, CUDA, facts=facts)[0].largest_batch is None
+
+
+@pytest.mark.parametrize("told", [None, {"text": "CUDA out of memory", "requested_bytes": GIB, "device": "cuda"}])
+def test_a_full_device_is_not_explained_by_the_host(tmp_path: Path, told: dict[str, Any] | None) -> None:
+    """Of the device nothing is known, as in recordings that ended in their first step."""
+    facts = {"batch_size": 64, "peak_resident_bytes": 4 * GIB, "out_of_memory": told}
+    memory, verdict = _measure(tmp_path, CUDA, facts=facts, run={"hosts": [{"name": "n01", "memory_bytes": 512 * GIB}]})
+    assert (memory.ran_out_on, memory.host_total_bytes, memory.largest_batch) == ("device", 512 * GIB, None)
+    assert verdict is not None and not any("host" in sentence for sentence in verdict.evidence)
+
+
+@pytest.mark.parametrize("failure", [CPU, KILLED])
+def test_a_full_host_is_not_explained_by_the_device(tmp_path: Path, failure: str) -> None:
+    facts = {"peak_resident_bytes": 4 * GIB, "peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+    memory, verdict = _measure(
+        tmp_path, failure, facts=facts, run={"hosts": [{"name": "n01", "memory_bytes": 5 * GIB}]}
+    )
+    assert memory.ran_out_on == "host"
+    assert verdict is not None
+    assert "The largest rank held 4 GiB; the host has 5 GiB." in verdict.evidence
+
+
 def test_without_a_batch_size_no_batch_is_predicted(tmp_path: Path) -> None:
     facts = {"peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
     assert _measure(tmp_path, facts=facts)[0].largest_batch is None

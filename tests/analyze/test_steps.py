@@ -205,6 +205,53 @@ def test_steps_that_were_not_followed_are_like_those_that_were() -> None:
     assert found.sum(axis=1).tolist() == host_ns.sum(axis=1).tolist()
 
 
+def _followed(lengths: list[int], held: dict[int, int], followed: range, phase: str = "input") -> np.ndarray:
+    """Steps in which the host was held in a phase, on a device that worked for 20 in each that was followed."""
+    host_ns = np.zeros((len(lengths), len(PHASES)), dtype=np.int64)
+    for step, length in held.items():
+        host_ns[step, PHASE[phase]] = length
+    host_ns[:, PHASE["backward"]] = np.array(lengths) - host_ns.sum(axis=1)
+    busy_ns = np.zeros((len(lengths), 5), dtype=np.int64)
+    busy_ns[followed, 1], busy_ns[followed, 2] = 5, 15
+    found = on_device(host_ns, busy_ns)
+    assert found.sum(axis=1).tolist() == lengths
+    return found
+
+
+@pytest.mark.parametrize("first_followed", [0, 7])
+def test_input_that_the_host_saw_counts_in_steps_that_were_not_followed(first_followed: int) -> None:
+    """Two epochs of 50 steps, each begun by a loader that starts for 500: in steps that are followed, or in none."""
+    lengths = [520 if step % 50 == 0 else 20 for step in range(100)]
+    found = _followed(lengths, {0: 500, 50: 500}, range(first_followed, 100, 25))
+    assert found[:, PHASE["input"]].sum() == 1000
+    assert found[:, PHASE["forward"]].sum() == 5 * 100
+    assert found[:, PHASE["backward"]].sum() == 15 * 100
+
+
+def test_waiting_for_a_peer_counts_in_steps_that_were_not_followed() -> None:
+    found = _followed([20, 20, 400, 20], {2: 380}, range(1), phase="wait")
+    assert found[:, PHASE["wait"]].tolist() == [0, 0, 380, 0]
+
+
+def test_input_hidden_behind_the_device_costs_nothing_in_steps_that_were_not_followed() -> None:
+    found = _followed([20] * 6, dict.fromkeys(range(6), 12), range(2))
+    assert found[:, PHASE["input"]].sum() == 0
+
+
+@pytest.mark.parametrize("followed", [range(2, 4), range(10)])
+def test_a_barrier_that_lets_the_device_catch_up_is_no_waiting(followed: range) -> None:
+    """The host launches nine steps in 4 each, and waits in the tenth until the device is through."""
+    found = _followed([20, *[4] * 8, 148], {9: 144}, followed, phase="wait")
+    assert found[:, PHASE["wait"]].sum() == 0
+    assert found[:, [PHASE["forward"], PHASE["backward"]]].sum() == 200
+
+
+def test_steps_shorter_than_those_followed_hide_no_input() -> None:
+    """Following holds a busy host up by 10, and its device with it: the others left nothing behind."""
+    found = _followed([30, 30, *[20] * 20], dict.fromkeys(range(22), 10), range(2))
+    assert found[:, PHASE["input"]].tolist() == [10] * 22
+
+
 def test_input_behind_a_busy_device_costs_nothing(rank: OneRank) -> None:
     rank.add(Kind.INPUT, 0, 900, value=4, ref=TRAINING_LOADER)
     rank.add(Kind.BACKWARD, 950, 1000)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.tables import Plan, StepPlan, build_run
 from topout.analyze.measure import measure_run
+from topout.recommend.engine import find
 from topout.schema.measures import VERDICTS, Measures, Verdict
 
 MS = 1_000_000
@@ -120,6 +121,23 @@ def test_one_rank_that_evaluates_for_all_is_a_serial_phase(tmp_path: Path, shows
     assert measures.serial.evaluation_share == pytest.approx(200 / 1400)
     # rank 1 trains for its 91 ms before it waits
     assert measures.serial.single_rank_share == pytest.approx((400 - 2 * 91) / 1400)
+
+
+@pytest.mark.parametrize(("shows_by", "steps"), [("row", None), ("mode", 2.0), ("loader", None)])
+def test_evaluations_told_by_a_mode_alone_may_be_rollouts(tmp_path: Path, shows_by: str, steps: float | None) -> None:
+    busy = [replace(PLAIN, evaluation=200 * MS * (k % 2)) for k in range(11)]
+    measures, verdict = _judge(tmp_path, [busy, busy], Plan(evaluation_by=shows_by))
+    assert (verdict.name, verdict.phase) == ("serial-phase", "evaluation")
+    assert measures.serial.steps_per_rollout == steps
+    (finding,) = [finding for finding in find(measures) if finding.code == "EV02"]
+    for told in (" ".join(verdict.evidence), finding.because):
+        assert ("rollouts" in told) == (steps is not None)
+
+
+def test_one_rank_that_evaluates_for_all_makes_no_rollouts(tmp_path: Path) -> None:
+    busy = [replace(PLAIN, evaluation=200 * MS * (k % 2)) for k in range(11)]
+    measures, _ = _judge(tmp_path, [busy, [PLAIN] * 11], Plan(evaluation_by="mode"))
+    assert measures.serial.steps_per_rollout is None
 
 
 def test_a_last_evaluation_of_one_rank_is_a_serial_phase(tmp_path: Path) -> None:

@@ -144,6 +144,14 @@ def test_no_line_is_wider_than_the_terminal():
     assert max(len(line) for line in page.splitlines()[1:]) <= 80
 
 
+@pytest.mark.parametrize("width", [30, 50, 53, 60])
+def test_advice_keeps_its_words_where_the_terminal_is_narrow(width):
+    diagnosis = diagnosis_of(limited("n1", load_per_core=3.0))
+    [advice] = [check.fix for check in diagnosis.checks if check.name == "other load"]
+    page = render(diagnosis, width=width, color=False)
+    assert advice and f" do {advice} " in " ".join(page.split())
+
+
 def test_colour_only_adds():
     diagnosis = diagnosis_of(limited("n1", load_per_core=3.0))
     plain = render(diagnosis, width=100, color=False)

@@ -35,6 +35,8 @@ def test_every_default_is_said(verb):
         ("run --help", "Options stand before SCRIPT; everything after it belongs to the script."),
         ("submit -h", "Options of topout run may stand among these"),
         ("scale --help", "Run folders can be given instead of a script"),
+        ("scale --help", "Usage: topout scale [OPTIONS] SCRIPT [ARGS...] | RUN..."),
+        ("plan --help", "Usage: topout plan JOB --system SYSTEM (--samples N | --target-loss LOSS) [OPTIONS]"),
         ("analyze --help", "Usage: topout analyze [OPTIONS] [RUN]"),
         ("data --help", "Look at, check, mend, convert and unpack packs."),
         ("--help", "Watch a running job, all ranks in one pane."),

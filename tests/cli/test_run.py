@@ -207,6 +207,34 @@ def test_what_a_file_says_of_profiles_waits_for_a_run_that_is_recorded(tmp_path,
     assert spec_from({"profile": "20-29", "record": True}).profile == (20, 29)
 
 
+@pytest.mark.parametrize(
+    ("file", "typed", "meant"),
+    [
+        ("per_node = 4", {"num_ranks": 1}, (1, None)),
+        ("num_ranks = 2", {"per_node": "numa"}, (None, "numa")),
+        ("num_ranks = 2\nper_node = 4", {"num_ranks": 3}, (3, None)),
+        ("num_ranks = 2\nper_node = 4", {"num_ranks": 3, "per_node": "1"}, (3, 1)),
+        ("num_ranks = 2\nper_node = 4", {}, (2, 4)),
+        ("per_node = 4", {"nodes": 2}, (None, 4)),
+    ],
+)
+def test_a_number_of_ranks_that_is_typed_wins_over_either_in_the_file(tmp_path, monkeypatch, file, typed, meant):
+    """What is left of both has one origin, and may be a contradiction."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "topout.toml").write_text(f"[run]\n{file}\n")
+    spec = spec_from(typed)
+    assert (spec.num_ranks, spec.per_node) == meant
+    unsaid = {name for name in ("num_ranks", "per_node") if getattr(spec, name) is None}
+    assert all((spec.origins[name] == "default") == (name in unsaid) for name in ("num_ranks", "per_node"))
+
+
+def test_topouts_own_calls_with_a_number_of_ranks_bear_a_file_for_the_cluster(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text("print('ran')")
+    (tmp_path / "topout.toml").write_text("[run]\nper_node = 4\n")
+    ended = run_topout(["run", "-q", "--no-record", "-n", "1", "train.py"])
+    assert (ended.code, ended.stdout) == (0, "ran\n"), ended.stderr
+
+
 def test_to_see_who_would_be_where_without_binding_is_no_contradiction():
     assert spec_from({"bind": "report", "no_bind": True}).bind == "none"
     assert spec_from({"bind": "none", "no_bind": True}).bind == "none"

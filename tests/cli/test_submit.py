@@ -73,6 +73,8 @@ def test_a_dry_run_after_the_script_does_not_submit():
     with pytest.raises(TopoutError, match=r"stands after train\.py") as raised:
         arrange("--nodes 2 train.py --dry-run --lr 1".split())
     assert "topout submit … -- train.py --dry-run --lr 1" in str(raised.value)
+    with pytest.raises(TopoutError, match=r"-- train\.py --dry-run 'a b'"):
+        arrange(["train.py", "--dry-run", "a b"])
 
 
 def test_every_option_is_known_as_such():
@@ -108,6 +110,12 @@ def test_a_submitted_job_is_numbered_and_the_last_line_is_the_next_command(run_t
     assert (job / "job.sh").read_text() == (tmp_path / "submitted.sh").read_text()
 
 
+def test_the_next_command_can_be_pasted_where_the_folder_has_a_blank(run_topout, site, tmp_path):
+    ended = run_topout(["submit", "--time", "2h", "--runs", "my runs", "train.py"], env=site)
+    (job,) = (tmp_path / "my runs/jobs").iterdir()
+    assert ended.stderr.splitlines()[-1] == f"Next    topout watch 'my runs/jobs/{job.name}'"
+
+
 def test_a_scheduler_may_greet_in_another_encoding(run_topout, site, tmp_path):
     """The job is in line, and its folder stays."""
     program(tmp_path / "bin/sbatch", "#!/bin/bash\nprintf 'Willkommen f\\xfcr alle\\n'; echo 4711\n")
@@ -138,6 +146,32 @@ def test_ranks_are_asked_of_the_scheduler(run_topout, site):
         assert re.search(rf"^#SBATCH --ntasks-per-node={line}$", said, re.MULTILINE), said
 
 
+@pytest.mark.parametrize(
+    ("words", "tasks", "told"),
+    [
+        ("--nodes 1", 1, "run --per-node 1 train.py"),
+        ("--nodes 2", 2, "run train.py"),
+        ("--nodes 2 --gpus 4", 8, "run train.py"),
+        ("--nodes 2 --bind none --per-node 3", 6, "run --bind none --per-node 3 train.py"),
+        ("--nodes 2 -n 4", 4, "run --per-node 2 train.py"),
+        ("--nodes 2 --per-node node", 2, "run --per-node 1 train.py"),
+        ("--gpus 4 --per-node gpu", 4, "run --per-node 4 train.py"),
+    ],
+)
+def test_in_a_container_topout_and_the_scheduler_mean_the_same_ranks(run_topout, site, words, tasks, told):
+    asked = ["submit", "--dry-run", "--time", "2h", "--container", "i.sif", *words.split(), "train.py"]
+    said = run_topout(asked, env=site).stdout
+    assert f"srun --ntasks={tasks} " in said
+    assert f"python3 -P -m topout {told} &" in said
+
+
+def test_a_word_for_ranks_in_a_file_is_refused_with_its_line(run_topout, site, tmp_path):
+    (tmp_path / "topout.toml").write_text('[run]\nper_node = "numa"\n')
+    ended = run_topout(["submit", "--dry-run", "--time", "2h", "--container", "i.sif", "train.py"], env=site)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "; topout.toml:2 says it\n" in ended.stderr
+
+
 def test_settings_of_site_and_run_stand_in_one_file(run_topout, site, tmp_path):
     (tmp_path / "topout.toml").write_text('[run]\nper_node = 3\n\n[site]\naccount = "ours"\n')
     ended = run_topout(["submit", "--dry-run", "--time", "2h", "train.py"], env=site)
@@ -159,7 +193,10 @@ def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
     ("words", "says"),
     [
         ("--time 2h --nodes 0 train.py", "--nodes 0 is not possible."),
-        ("--time 90 train.py", "'90' is not a time."),
+        (
+            "--time 90 train.py",
+            "'90' is not a time.\n  why  a bare number would be minutes to Slurm and seconds to others",
+        ),
         ("--time -2h train.py", "'-2h' is not a time.\n  why  it must be positive"),
         ("--time 2h --data-share -2% train.py", "'-2%' is not a share."),
         ("train.py", "How long may the job run?"),
@@ -176,6 +213,9 @@ def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
         ("--time 2h --eval-job evla.py train.py", "There is no script evla.py."),
         ("--time 2h --eval-job ' train.py", "cannot be read"),
         ("--time 2h --switches 0 train.py", "switches = 0 is not possible."),
+        ("--time 2h --container i.sif --nodes 2 --per-node socket train.py", "--per-node socket is not possible in a"),
+        ("--time 2h --container i.sif --gpus 4 --per-node numa train.py", "--per-node numa is not possible in a"),
+        ("--time 2h --container i.sif --per-node gpu train.py", "do   --gpus 4, with as many as a node has"),
     ],
 )
 def test_what_cannot_be_submitted_is_said_in_three_parts_and_makes_no_folder(run_topout, site, tmp_path, words, says):

@@ -1,11 +1,14 @@
 """Inside `topout run` a loader's waits are the step's input, and its totals are in the run folder."""
 
+import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 
 from tests.conftest import REPOSITORY, RunTopout
 from tests.feed.image_packs import write_images
+from topout.feed import counters
 from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
 from topout.trace.readers.topout import read_rank
@@ -35,6 +38,21 @@ def test_waits_are_input_and_totals_are_counters(run_topout: RunTopout, tmp_path
     assert table.counters["feed_skipped"].values[-1] == 0
     assert "feed_queue_depth" in table.counters
     assert table.facts.get("notes", []) == []
+
+
+def test_two_loaders_are_counted_together(monkeypatch) -> None:
+    recorder = MagicMock(at_pulse=[], at_finish=[], mark=None, main_thread=threading.get_ident())
+    recorder.code.return_value = 1
+    monkeypatch.setattr(counters, "current", lambda: recorder)
+    monkeypatch.setattr(counters, "_of_all", counters.FeedCounters())
+    training, validation = counters.FeedCounters(), counters.FeedCounters()
+    for own, num_samples in ((training, 8), (validation, 2), (training, 8)):
+        counters.WaitRecord(own, 8, 1).took(0, num_samples, 100, 0, 3)
+    for tell in recorder.at_pulse:
+        tell()
+    told = [call.args for call in recorder.counter.call_args_list if call.args[0] == "feed_samples"]
+    assert told == [("feed_samples", 18)]
+    assert (training.totals()["samples"], validation.totals()["samples"]) == (16, 2)
 
 
 def test_two_ranks_share_the_samples_and_a_share_of_the_data_is_a_share(run_topout: RunTopout, tmp_path: Path) -> None:

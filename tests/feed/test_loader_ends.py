@@ -42,6 +42,14 @@ def falls_to(wanted: int) -> bool:
     return False
 
 
+def grows_to(channel: Channel, wanted: int) -> bool:
+    for _ in range(2_000):
+        if len(channel) >= wanted:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 @pytest.fixture(params=["native", "python"])
 def either_pipeline(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TOPOUT_FEED_PIPELINE", request.param)
@@ -170,7 +178,8 @@ def test_no_more_is_made_ahead_than_was_asked_for(images: Path) -> None:
         with Loader(images, 4, transform=train_images(16), prefetch=prefetch) as loader:
             iterator = iter(loader)
             next(iterator)
-            time.sleep(0.3)
+            assert grows_to(iterator._channel, prefetch)
+            time.sleep(0.1)
             assert len(iterator._channel) == prefetch
             assert iterator._pool.num_made <= prefetch + 1
 
@@ -240,20 +249,20 @@ def test_an_iterator_is_not_for_a_forked_child(records: Path) -> None:
 
 
 @pytest.mark.usefixtures("either_pipeline")
-@pytest.mark.parametrize("way", ["sys.exit()", "del iterator, batch", "loader.close()"])
-def test_a_forked_child_ends_while_an_epoch_is_under_way(images: Path, way: str) -> None:
+def test_a_forked_child_ends_while_an_epoch_is_under_way(images: Path) -> None:
     script = f"""
 import os, signal, sys, topout
 from topout.feed.augment import train_images
 loader = topout.Loader({str(images)!r}, 4, transform=train_images(16))
 iterator = iter(loader)
 batch = next(iterator)
-child = os.fork()
-if child == 0:
-    signal.alarm(20)
-    {way}
-    sys.exit()
-assert os.waitpid(child, 0)[1] == 0
+for way in ("sys.exit()", "del iterator, batch", "loader.close()"):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        exec(way)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0, way
 assert sum(1 for _ in iterator) == len(loader) - 1
 """
     done = subprocess.run(

@@ -121,6 +121,16 @@ def test_a_gpu_in_another_domain_is_named():
     assert "--bind gpu" in found
 
 
+def test_a_gpu_is_looked_up_where_the_host_has_it_also_by_tasks_that_see_it_as_their_first():
+    host = replace(HOST, gpus=("A", "B"), gpu_numa=(0, 1))
+    ranks = [replace(own, gpu=0, gpu_on_host=own.rank) for own in WELL]
+    assert warnings(*ranks, host=host) == ""
+    assert [line.split()[-1] for line in bindings_report(world(*ranks, hosts=(host,)), {}).splitlines()[3:5]] == [
+        "(0)",
+        "(1)",
+    ]
+
+
 def test_a_nic_in_another_domain_is_named_where_one_is_nearer():
     nics = tuple(Nic(name=f"ib{n}", speed_bits_per_s=1e11, numa=n) for n in range(2))
     ranks = (replace(WELL[0], nic=nics[1]), WELL[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.sys_trees import FOLDER, NAMES, expand, plant
-from topout.host import gpus
+from topout.host import gpus, topology
 from topout.host.gpus import Gpu, list_gpus, parse_listing, visible_gpus
 from topout.host.topology import (
     allowed_cores,
@@ -164,6 +164,17 @@ def test_nvidia_smi_is_run_only_where_there_is_a_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     list_gpus(Path("/sys"), Path("/proc"))
     assert ran.exists() == (Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists())
+
+
+def test_gpus_are_found_where_a_device_alone_tells_of_them(tmp_path, monkeypatch):
+    """As in Windows, or in a container that hides the driver's files."""
+    device = tmp_path / "dxg"
+    device.touch()
+    for module in (topology, gpus):
+        monkeypatch.setattr(module, "DEVICES_OF_NVIDIA", (str(device),))
+    monkeypatch.setattr(gpus, "_ask_driver", lambda: "GPU 0: NVIDIA L4 (UUID: GPU-1)\n")
+    assert (read_host({}).gpus, read_host({}).gpu_ids) == (("NVIDIA L4",), ("GPU-1",))
+    assert host_of("one_core_container", tmp_path / "other").gpus == (), "another machine's devices are not here"
 
 
 def test_gpus_that_a_control_group_hides_are_not_counted(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import leftovers
+from tests.lab import leftovers, ways
 from tests.lab.cluster import Nodes, Slurm
 from tests.launch.jobs import is_running, wait_for
 
@@ -71,13 +71,13 @@ def test_a_command_keeps_its_folder_its_variables_and_its_process_number(nodes: 
 
 
 def test_the_link_carries_its_rate_and_not_more(nodes: Nodes) -> None:
-    # the best of three, since a busy machine may keep the sender waiting
+    # the best of three, here and below, since a busy machine may keep the sender waiting
     assert 0.5 < max(gbit_per_s(nodes, 64) for _ in range(3)) < 1.1
 
 
 def test_a_link_can_be_slowed(nodes: Nodes) -> None:
     nodes[1].set_link(rate="50mbit")
-    assert 0.02 < gbit_per_s(nodes, 2) < 0.1
+    assert 0.02 < max(gbit_per_s(nodes, 2) for _ in range(3)) < 0.1
 
 
 def test_a_cut_link_is_cut_and_can_be_mended(nodes: Nodes) -> None:
@@ -108,11 +108,7 @@ MPI = {
 @pytest.mark.parametrize("start", ["n1", "login"])
 def test_mpirun_spans_both_nodes(nodes: Nodes, launcher: str, start: str) -> None:
     first = nodes[0] if start == "n1" else nodes.login
-    for _ in range(3):
-        done = first.run([*MPI[launcher], "hostname"], timeout=60)
-        # MPICH's mpirun may write to a proxy that is not there yet
-        if done.returncode != -signal.SIGPIPE:
-            break
+    done = ways.despite_mpich(lambda: first.run([*MPI[launcher], "hostname"], timeout=60))
     assert sorted(done.stdout.split()) == ["n1", "n2"], done
 
 

@@ -33,10 +33,7 @@ def said(folder: Path, pattern: str) -> list[tuple[str, str]]:
     return [re.search(rf"on (\w+): .*{pattern}", log).groups() for log in logs]
 
 
-@pytest.mark.parametrize("way", ways.SLURM)
-def test_a_script_trains_the_same_bits_from_packs_on_both_nodes(
-    slurm: Slurm, tmp_path: Path, run_topout, way: str
-) -> None:
+def test_a_script_trains_the_same_bits_from_packs_on_both_nodes(slurm: Slurm, tmp_path: Path, run_topout) -> None:
     files = {f"{name}/{number}.jpg": image(number) for name in ("cat", "dog") for number in range(10)}
     root = write_tree(tmp_path / "images", files)
     script = SCRIPTS / "image_hosts.py"
@@ -45,11 +42,12 @@ def test_a_script_trains_the_same_bits_from_packs_on_both_nodes(
     expected = re.search(r"DIGEST (\w+)", plain.stdout)[1]
     pack = pack_folder(root, tmp_path / "pack")
     root.rename(tmp_path / "elsewhere")
-    work = tmp_path / "work"
-    work.mkdir()
-    ended = ways.run(way, slurm, work, "run", "--no-report", "--packs", f"{root}={pack}", script, root)
-    assert ended.returncode == 0, ended
-    assert said(work, r"DIGEST (\w+)") == [("n1", expected), ("n2", expected)]
+    for way in ways.SLURM:
+        work = tmp_path / way
+        work.mkdir()
+        ended = ways.run(way, slurm, work, "run", "--no-report", "--packs", f"{root}={pack}", script, root)
+        assert ended.returncode == 0, ended
+        assert said(work, r"DIGEST (\w+)") == [("n1", expected), ("n2", expected)], way
 
 
 @pytest.mark.parametrize("way", ways.SLURM)

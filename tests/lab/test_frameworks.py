@@ -13,8 +13,13 @@ pytestmark = pytest.mark.lab
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
-@pytest.mark.parametrize("script", ["keras_multiworker.py", "jax_data_parallel.py"])
-@pytest.mark.parametrize("way", ways.WAYS)
+# Keras takes long to start: one way of Slurm and one of MPI tell for it
+CASES = [("jax_data_parallel.py", way) for way in ways.WAYS] + [
+    ("keras_multiworker.py", way) for way in ("srun for every rank", "mpirun of Open MPI")
+]
+
+
+@pytest.mark.parametrize(("script", "way"), CASES)
 def test_a_script_of_another_framework_trains_on_both_nodes(
     slurm: Slurm, tmp_path: Path, way: str, script: str
 ) -> None:

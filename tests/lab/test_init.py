@@ -38,6 +38,10 @@ PLAIN = [way for way in ways.WAYS if way != "once in an allocation"]
 
 def start(way: str, slurm: Slurm, folder: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "train.py").write_text(TRAIN)
+    return ways.despite_mpich(lambda: start_once(way, slurm, folder))
+
+
+def start_once(way: str, slurm: Slurm, folder: Path) -> "subprocess.CompletedProcess[str]":
     words = [*ways.WAYS[way], sys.executable, folder / "train.py", folder]
     where = slurm if way in ways.SLURM else slurm.nodes[0]
     process = where.popen(words, cwd=folder, env={"PYTHONPATH": str(REPOSITORY)})

@@ -120,7 +120,7 @@ def test_a_node_that_cannot_be_reached_is_named_and_nothing_stays_behind(slurm: 
     )
     assert wait_for((tmp_path / "placed-1").exists)
     slurm.nodes[1].set_link(up=False)
-    time.sleep(3)
+    assert wait_for(lambda: len(launchers(slurm)) >= 2), launchers(slurm)
     assert wait_for(lambda: launchers(slurm) == [], 30), launchers(slurm)
     slurm.nodes[1].set_link(up=True)
     _, stderr = process.communicate(timeout=60)
@@ -144,7 +144,7 @@ def _command(pid: int) -> str:
 def test_a_task_that_is_slow_to_start_is_waited_for(slurm: Slurm, tmp_path: Path) -> None:
     script = tmp_path / "one_is_late.sh"
     script.write_text(f'[ "$SLURM_PROCID" = 0 ] || sleep 6\nexec {" ".join(ways.TOPOUT)} "$@"\n')
-    words = ["srun", "-N2", "-n2", "sh", script, "run", "--no-report", "--start-timeout"]
+    words = ["srun", "-N2", "-n2", "-K", "sh", script, "run", "--no-report", "--start-timeout"]
     assert "did not arrive" in slurm.run([*words, "2", TRAIN], cwd=tmp_path).stderr
     ended = slurm.run([*words, "40", TRAIN], cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -1,8 +1,9 @@
 """The ways into a job of two nodes, each as a person would type it on the first node or the login node."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ WAYS: dict[str, list[str]] = {
 SLURM = ("srun for every rank", "once in an allocation")
 
 
+def despite_mpich(run: "Callable[[], subprocess.CompletedProcess[str]]") -> "subprocess.CompletedProcess[str]":
+    """MPICH's mpirun may write to a proxy that is not there yet, and dies of it before any task has started."""
+    for _ in range(3):
+        done = run()
+        if done.returncode != -signal.SIGPIPE:
+            break
+    return done
+
+
 def start(way: str, slurm: Slurm, folder: Path, *words: object, env: Mapping[str, str] | None = None, **more: Any):
     """`topout WORDS` as a process, in the given way; MPI's launchers run on n1, Slurm's on the login node."""
     if way == "once in an allocation":
@@ -30,6 +40,12 @@ def start(way: str, slurm: Slurm, folder: Path, *words: object, env: Mapping[str
 
 def run(
     way: str, slurm: Slurm, folder: Path, *words: object, env: Mapping[str, str] | None = None, timeout: float = 120
+) -> "subprocess.CompletedProcess[str]":
+    return despite_mpich(lambda: _run_once(way, slurm, folder, *words, env=env, timeout=timeout))
+
+
+def _run_once(
+    way: str, slurm: Slurm, folder: Path, *words: object, env: Mapping[str, str] | None, timeout: float
 ) -> "subprocess.CompletedProcess[str]":
     process = start(way, slurm, folder, *words, env=env)
     try:

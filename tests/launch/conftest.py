@@ -1,6 +1,7 @@
 """Real jobs of tiny scripts, started as a person would start them."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ import pytest
 from tests.conftest import Outcome, RunTopout
 
 Launch = Callable[..., Outcome]
+
+
+@pytest.fixture
+def heeds_hangups() -> Iterator[None]:
+    """Tests under nohup ignore SIGHUP, and what they start would too; a handler is not inherited."""
+    before = signal.signal(signal.SIGHUP, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

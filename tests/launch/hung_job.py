@@ -1,7 +1,6 @@
 """Two ranks of `tests/scripts/hangs.py`, watched as a launcher would watch them, without a launcher."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 from tests.launch.jobs import state
 from topout.launch.observation import Observation
+from topout.launch.ports import hold_port
 from topout.launch.watchdog import Watchdog
 from topout.record.page_snapshot import Snapshot
 from topout.record.status_page import PAGE_FD, StatusPage
@@ -27,9 +27,8 @@ class HungJob:
         self.ranks: list[subprocess.Popen[bytes]] = []
         self._pages: list[StatusPage] = []
         self._watchdog = Watchdog(named_after_s=named_after_s, stacks="hang")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        self._held = hold_port("127.0.0.1")
+        port = self._held.getsockname()[1]
         for rank in range(2):
             page, fd = StatusPage.create()
             env = {
@@ -49,6 +48,7 @@ class HungJob:
         for rank in self.ranks:
             rank.kill()
             rank.wait()
+        self._held.close()
 
     def page(self, rank: int) -> Snapshot:
         return self._pages[rank].read() or Snapshot()

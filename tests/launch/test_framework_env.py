@@ -166,10 +166,3 @@ def test_jax_initialises_without_arguments_also_where_slurm_tells_it_otherwise()
     assert ["rank 0 of 2" in outputs[0], "rank 1 of 2" in outputs[1]] == [True, True], outputs
     losses = {line for out in outputs for line in out.splitlines() if line.startswith("LOSS")}
     assert len(losses) == 1, outputs
-
-
-def test_keras_trains_over_two_workers():
-    outputs = run_ranks("keras_multiworker.py", {"TF_CPP_MIN_LOG_LEVEL": "2"})
-    assert ["rank 0 of 2" in outputs[0], "rank 1 of 2" in outputs[1]] == [True, True], outputs
-    results = {line for out in outputs for line in out.splitlines() if line.startswith("LOSS")}
-    assert len(results) == 1, outputs

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from topout.launch import head as leading
-from topout.launch.agent import FollowingFellows
+from topout.launch.agent import Agent, FollowingFellows
 from topout.launch.first_failure import RankEnd
 from topout.launch.gathering import Link
 from topout.launch.head import Head
@@ -91,6 +91,11 @@ class Job:
         self.listen()
 
 
+def leave(agent: Wire) -> None:
+    """As an agent does that SIGTERM reaches before the start."""
+    agent.send("ending", cause=Cause.INTERRUPTED, orders=[[0, 15]], number=int(signal.SIGTERM), rank=None)
+
+
 @pytest.fixture
 def job_of():
     jobs: list[Job] = []
@@ -140,6 +145,16 @@ def test_of_many_launchers_that_were_asked_twice_all_hear_it_once(job_of):
     assert [own.count("hurry") for own in kinds] == [1, 1]
 
 
+def test_a_host_that_leaves_before_it_has_read_the_start_was_told_to(job_of):
+    job = job_of(2)
+    job.start([0, 1])
+    leave(job.agents[1])
+    job.agents[1].close()
+    job.listen()
+    # that its connection broke is no news
+    assert job.supervisor.causes[0] is Cause.INTERRUPTED
+
+
 def asked(job, signals):
     """The hosts' ports, which they are asked for before they start."""
     ranks = tuple(
@@ -162,9 +177,19 @@ def test_a_signal_ends_the_job_while_hosts_are_asked(job_of):
     assert time.monotonic() - began < 5
 
 
+def test_ctrl_z_while_hosts_are_asked_waits_for_the_ranks(job_of):
+    """A head that stops here answers nobody, and afterwards all are late."""
+    job = job_of(1)
+    with LauncherSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTSTP)
+        job.agents[0].send("prepared", ports=[7], address="10.0.0.0", master_port=8)
+        assert asked(job, signals).master_port == 8
+        assert signals.taken() == [signal.SIGTSTP]
+
+
 def test_a_host_that_leaves_because_it_was_told_to_is_not_lost(job_of):
     job = job_of(2)
-    job.agents[1].send("leaving", number=int(signal.SIGTERM))
+    leave(job.agents[1])
     with LauncherSignals() as signals, pytest.raises(EndedByError):
         asked(job, signals)
 
@@ -264,3 +289,36 @@ def test_a_rank_is_told_to_stop_although_another_host_has_finished(job_of):
     job.ends_well(1, rank=1)
     assert [message["order"] for message in job.agents[2].receive()] == [{"kind": "stop", "round": 1, "call": 8}]
     assert job.agents[0].receive() == []
+
+
+@pytest.fixture
+def follower(tmp_path, monkeypatch):
+    """A launcher on a host without the head's folder, and what it has told the head."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, right = socket.socketpair()
+    agent = Agent(Wire(left), Member(number=1, host=Host(name="n1", cores=CORES, memory_bytes=1)), "secret")
+    head = Wire(right)
+    head._settle()
+    yield agent, lambda: [message["text"] for message in head.receive()]
+    left.close()
+    right.close()
+
+
+def test_a_host_without_the_run_folder_keeps_its_files_in_its_users_own(follower, tmp_path):
+    agent, told = follower
+    folder = agent._folder("/nowhere/runs/train-1")
+    own = tmp_path / f"topout-runs-{os.getuid()}"
+    assert folder.text == str(own / "train-1")
+    assert (own / "train-1/logs").is_dir()
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert told() == [f"/nowhere/runs/train-1 is not there; the files of its ranks are in n1:{own}/train-1"]
+
+
+def test_a_host_that_can_keep_no_files_trains_without(follower, tmp_path):
+    agent, told = follower
+    own = tmp_path / f"topout-runs-{os.getuid()}"
+    own.symlink_to(tmp_path)
+    assert agent._folder("/nowhere/runs/train-1") is None
+    assert told() == [
+        f"/nowhere/runs/train-1 is not there, and nothing is kept of its ranks: {own}: it belongs to somebody else"
+    ]

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,11 @@ def test_a_peer_that_lost_its_connection_is_not_blamed(launch):
 import os, time
 # rank 1 fails first and takes a while to end, so that rank 0 is the first to be gone
 if os.environ["RANK"] == "0":
-    time.sleep(1)
+    while not os.path.exists("failed"):
+        time.sleep(0.02)
     raise RuntimeError("Connection closed by peer [127.0.0.1]:5")
 import atexit
-atexit.register(time.sleep, 2)
+atexit.register(lambda: (open("failed", "w"), time.sleep(2)))
 raise ValueError("the cause")
 """
     ended = launch(script, options=("-n", "2"))
@@ -161,7 +163,19 @@ def test_an_unwritable_run_folder_does_not_stop_training(launch, tmp_path):
     assert (ended.code, ended.stdout) == (0, "trained\n")
     assert "no run folder in" in ended.stderr
     assert "Not a directory" in ended.stderr
-    assert len(list((tmp_path / "elsewhere/topout-runs").glob("*/run.json"))) == 1
+    own = tmp_path / f"elsewhere/topout-runs-{os.getuid()}"
+    assert len(list(own.glob("*/run.json"))) == 1
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+
+
+def test_a_temporary_folder_of_somebody_else_is_left_alone(launch, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "others").mkdir()
+    (tmp_path / f"topout-runs-{os.getuid()}").symlink_to("others")
+    ended = launch("print('trained')", options=("--runs", "file/runs"), env={"TMPDIR": str(tmp_path)})
+    assert (ended.code, ended.stdout) == (0, "trained\n")
+    assert "it belongs to somebody else" in ended.stderr
+    assert list((tmp_path / "others").iterdir()) == []
 
 
 def test_no_folder_at_all_does_not_stop_training(tmp_path, monkeypatch, capfd):

@@ -26,21 +26,24 @@ def both(script: str, folder: Path, *before: str, **options):
 
 
 @pytest.mark.parametrize("before", [(), ("--no-record",)])
-@pytest.mark.parametrize("child", ["print('child', flush=True); sys.exit(0)", "raise ValueError('child')"])
-def test_a_child_that_the_script_forks_ends_alone(tmp_path, before, child) -> None:
+def test_a_child_that_the_script_forks_ends_alone(tmp_path, before) -> None:
     """Its end is not the rank's, which trains on for longer than a rank has after its last line."""
-    plain, ours = both(
+    (tmp_path / "train.py").write_text(
         "import os, sys, time\n"
         "if os.fork() == 0:\n"
-        f"    {child}\n"
+        "    print('child', flush=True); sys.exit(0)\n"
         "print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
-        "time.sleep(6)\n"
-        "print('trained')\n",
-        tmp_path,
-        *before,
+        "if os.fork() == 0:\n"
+        "    raise ValueError('child')\n"
+        "print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)\n"
+        "time.sleep(int(sys.argv[1]))\n"
+        "print('trained')\n"
     )
+    # python alone ends nobody
+    plain = ended([sys.executable, "train.py", "0"], tmp_path)
+    ours = ended([*RUN, *before, "train.py", "6"], tmp_path)
     assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout)
-    assert ours.stdout.endswith("trained\n")
+    assert ours.stdout == "child\n0\n1\ntrained\n"
 
 
 def test_the_first_rank_reads_what_is_given_to_the_job(tmp_path) -> None:
@@ -57,6 +60,13 @@ def test_the_scripts_name_is_whole_so_that_it_is_found_from_elsewhere(tmp_path) 
         tmp_path,
     )
     assert ours.stdout == plain.stdout
+
+
+def test_builtins_can_be_replaced_as_in_any_script(tmp_path) -> None:
+    script = "__builtins__.print = lambda *words, say=print: say('rank 0:', *words)\nprint('trained')"
+    plain, ours = both(script, tmp_path)
+    assert ours.stdout == plain.stdout == "rank 0: trained\n"
+    assert ended([*RUN, "-m", "train"], tmp_path).stdout == plain.stdout
 
 
 def test_the_standard_files_are_what_python_calls_them(tmp_path) -> None:
@@ -83,17 +93,16 @@ def test_a_safe_path_stays_safe(tmp_path, monkeypatch) -> None:
 
 
 def test_a_thread_that_computes_is_waited_for_without_a_recorder_too(tmp_path) -> None:
-    _, ours = both(
+    (tmp_path / "train.py").write_text(
         "import threading, time\n"
         "def train():\n"
         "    until = time.monotonic() + 6\n"
         "    while time.monotonic() < until:\n"
         "        sum(range(1000))\n"
         "    print('trained')\n"
-        "threading.Thread(target=train).start()\n",
-        tmp_path,
-        "--no-record",
+        "threading.Thread(target=train).start()\n"
     )
+    ours = ended([*RUN, "--no-record", "train.py"], tmp_path)
     assert (ours.returncode, ours.stdout) == (0, "trained\n")
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topout.host.bindings_report import bindings_warnings
 from topout.launch.allocation import Allocation
 from topout.launch.detect import check_world
 from topout.launch.member import Member
@@ -71,6 +72,13 @@ def test_the_schedulers_number_of_tasks_counts_unless_it_is_one_a_host():
     assert make_roster(RunSpec(), hosts(2, gpus=4), one_each).world.size == 8
 
 
+@pytest.mark.parametrize(("counts", "left"), [((4, 3, 3), [3, 3]), ((4, 3, 1), [3, 1]), ((4, 1, 1), [1, 1])])
+def test_hosts_that_are_left_keep_their_own_number_of_tasks(counts, left):
+    three = Allocation(scheduler="slurm", job_id="1", hosts=("n1", "n2", "n3"), tasks_per_host=counts)
+    roster = make_roster(RunSpec(), hosts(3)[1:], three)
+    assert [len(roster.ranks_of[number]) for number in (1, 2)] == left
+
+
 @given(st.integers(1, 5), st.integers(1, 40))
 def test_any_number_of_ranks_is_shared_out_evenly(num_hosts, num_ranks):
     if num_ranks < num_hosts:
@@ -89,8 +97,37 @@ def test_each_task_that_sees_its_own_gpu_alone_gets_device_0_and_a_warning():
     ]
     roster = make_roster(RunSpec(), members, SLURM)
     assert [rank.gpu for rank in roster.world.ranks] == [0, 0]
+    assert [rank.gpu_on_host for rank in roster.world.ranks] == [0, 1]
     assert len(roster.world.hosts[0].gpus) == 2
     assert "cuda:LOCAL_RANK fails" in roster.notes[-1]
+
+
+def tasks_with_gpus(*ids: tuple[str, ...]) -> list[Member]:
+    """On a host of two domains, whose GPUs GPU-0 and GPU-1 sit in the first and the others in the second."""
+    cores = tuple(Core(index=index, physical=index, socket=index // 2, numa=index // 2) for index in range(4))
+    hosts = [
+        Host(
+            name="n1",
+            cores=cores,
+            memory_bytes=1,
+            gpus=("H200",) * len(own),
+            gpu_ids=own,
+            gpu_numa=tuple(int(name in ("GPU-2", "GPU-3")) for name in own),
+        )
+        for own in ids
+    ]
+    return [Member(number=rank, host=host, granted=(0, 1, 2, 3), is_task=True) for rank, host in enumerate(hosts)]
+
+
+def test_tasks_that_have_two_gpus_each_match_the_host_and_sit_beside_theirs():
+    roster = make_roster(RunSpec(), tasks_with_gpus(("GPU-0", "GPU-1"), ("GPU-2", "GPU-3")), SLURM)
+    assert [(rank.gpu, rank.gpu_on_host, rank.numa) for rank in roster.world.ranks] == [(0, 0, (0,)), (0, 2, (1,))]
+    assert bindings_warnings(roster.world, {}) == ()
+
+
+def test_a_gpu_that_two_tasks_see_is_still_an_error():
+    with pytest.raises(TopoutError, match="2 tasks do not match the 3 GPUs"):
+        make_roster(RunSpec(), tasks_with_gpus(("GPU-0", "GPU-1"), ("GPU-1", "GPU-2")), SLURM)
 
 
 @pytest.mark.parametrize(

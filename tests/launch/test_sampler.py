@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.jobs import wait_for
+from tests.launch.jobs import state, wait_for
 from topout.cli.live import BlockTail
 from topout.record.process_tree import are_workers, descendants, read_cpu, read_io, read_resident_bytes
 from topout.record.sampler import Sampler, Target
@@ -97,14 +97,15 @@ os.write(1, b"ready\\n")
 sys.stdin.readline()
 """
     process = python(script)
+    # the kernel counts a call after its bytes were read here: only once the next call waits, all are counted
+    assert wait_for(lambda: state(process.pid) == "S")
     before = read_io(process.pid)
     process.stdin.write("\n")
     process.stdin.flush()
     process.stdout.readline()
-    after = read_io(process.pid)
     # the word ready is one more write of 6 bytes
-    assert after["write_bytes"] - before["write_bytes"] == 50_006
-    assert after["write_calls"] - before["write_calls"] == 51
+    assert wait_for(lambda: read_io(process.pid)["write_calls"] - before["write_calls"] == 51)
+    assert read_io(process.pid)["write_bytes"] - before["write_bytes"] == 50_006
 
 
 FORKS = """

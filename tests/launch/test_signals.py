@@ -12,20 +12,29 @@ from tests.launch.jobs import ANNOUNCE, await_pid, is_running, start, state, wai
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import catches
 
-DEAF = "import signal; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN)\n"
+DEAF = """
+import signal
+signal.signal(2, lambda number, frame: announce("told-" + os.environ["RANK"]))
+signal.signal(15, signal.SIG_IGN)
+"""
+"""Put before `ANNOUNCE`."""
 
 
 def task(folder: Path, rank: int, script: str, *options: str) -> "subprocess.Popen[str]":
     """One of two, as MPICH's mpirun starts them."""
-    local = {"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2"}
+    local = {"MPI_LOCALRANKID": str(rank), "MPI_LOCALNRANKS": "2", "I_MPI_HYDRA_UUID": str(folder)}
     return start(folder, script, *options, PMI_RANK=str(rank), PMI_SIZE="2", **local)
 
 
+def heeds_signals(launcher: "subprocess.Popen[str]") -> bool:
+    return catches(launcher.pid, signal.SIGUSR2)  # its handler is set last
+
+
 @pytest.fixture
-def waiting(tmp_path):
+def waiting(tmp_path, heeds_hangups):
     """The first task of a job whose second has not come yet."""
     first = task(tmp_path, 0, ANNOUNCE)
-    assert wait_for(lambda: catches(first.pid, signal.SIGTERM))
+    assert wait_for(lambda: heeds_signals(first))
     yield first
     first.kill()
     first.communicate()
@@ -42,7 +51,7 @@ def test_a_launcher_that_waits_for_others_ends_as_the_signal_says(waiting, numbe
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_launcher_that_waits_for_its_head_ends_as_well(tmp_path, number, code):
     second = task(tmp_path, 1, ANNOUNCE)
-    assert wait_for(lambda: catches(second.pid, signal.SIGTERM))
+    assert wait_for(lambda: heeds_signals(second))
     second.send_signal(number)
     second.communicate(timeout=10)
     assert second.returncode == code
@@ -50,23 +59,24 @@ def test_a_launcher_that_waits_for_its_head_ends_as_well(tmp_path, number, code)
 
 def test_time_in_which_it_was_stopped_makes_nobody_late(tmp_path):
     first = task(tmp_path, 0, ANNOUNCE, "--start-timeout", "2")
-    assert wait_for(lambda: catches(first.pid, signal.SIGTERM))
+    assert wait_for(lambda: heeds_signals(first))
     first.send_signal(signal.SIGTSTP)
     assert wait_for(lambda: state(first.pid) == "T")
+    # it knocks by the time the first goes on, so that its own start makes it late nowhere
+    second = task(tmp_path, 1, ANNOUNCE)
     time.sleep(3)
     first.send_signal(signal.SIGCONT)
-    second = task(tmp_path, 1, ANNOUNCE)
     second.communicate(timeout=30)
     first.communicate(timeout=30)
     assert (first.returncode, second.returncode) == (0, 0)
 
 
 def test_a_job_that_was_asked_to_end_is_not_started_again(tmp_path):
-    """Although it ends of a failure."""
+    """Although it ends of a failure: what the launcher hears before it has seen that counts as the cause."""
     script = """
 import signal, sys
 signal.signal(2, signal.SIG_IGN)
-signal.signal(15, lambda number, frame: announce("told"))
+signal.signal(15, lambda number, frame: os.kill(os.getppid(), 2))
 if os.environ["RANK"] == "0":
     while not os.path.exists("pid-ready"):
         time.sleep(0.05)
@@ -77,10 +87,7 @@ while time.monotonic() < end:
     time.sleep(1)
 """
     job = start(tmp_path, ANNOUNCE + script, "-n", "2", "--restarts", "1")
-    # only then the launcher has seen the failure: what it hears before that counts as the cause
-    await_pid(tmp_path, "told")
-    job.send_signal(signal.SIGINT)
-    _, err = job.communicate(timeout=30)
+    _, err = job.communicate(timeout=60)
     assert job.returncode == 3
     assert "restart 1" not in err
     assert len(list((tmp_path / "topout-runs").iterdir())) == 1
@@ -101,6 +108,23 @@ for _ in range(200):
     _, err = job.communicate(timeout=60)
     assert "restart 1" in err
     assert job.returncode == 75
+
+
+def test_a_script_that_handles_warnings_itself_gets_one_that_came_before_its_handler(tmp_path):
+    script = """
+import signal, sys
+while not os.path.exists("sent"):
+    time.sleep(0.05)
+time.sleep(0.5)
+signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(9))
+time.sleep(30)
+"""
+    job = start(tmp_path, ANNOUNCE + script, "-n", "1")
+    await_pid(tmp_path, 0)
+    job.send_signal(signal.SIGUSR1)
+    (tmp_path / "sent").touch()
+    job.communicate(timeout=60)
+    assert job.returncode == 9
 
 
 def test_neither_a_warning_nor_ctrl_z_ends_a_launcher_that_waits(waiting, tmp_path):
@@ -129,11 +153,12 @@ def test_a_second_ctrl_c_ends_the_ranks_of_all_launchers_at_once(tmp_path, asked
     try:
         pids = [await_pid(tmp_path, rank) for rank in range(2)]
         tasks[asked].send_signal(signal.SIGINT)
-        time.sleep(1)
+        for rank in range(2):
+            await_pid(tmp_path, f"told-{rank}")
         assert all(map(is_running, pids))
         tasks[asked].send_signal(signal.SIGINT)
-        # with patience it would be four seconds
-        assert wait_for(lambda: not any(map(is_running, pids)), 3)
+        # with patience it would be five seconds
+        assert wait_for(lambda: not any(map(is_running, pids)), 4)
         for one in tasks:
             one.communicate(timeout=20)
     finally:

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,10 @@ TELL = """
 import json, os, signal, sys, time
 def tell(**message):
     os.write(int(os.environ["TOPOUT_STATUS_FD"]), json.dumps(message).encode() + b"\\n")
+def sleep():
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        time.sleep(1)
 """
 LIMITS = Limits(exit_s=0.5, drain_s=0.2)
 
@@ -59,19 +64,70 @@ def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code
     assert notes == ["rank 0 was still there 0.5 s after its script's end and was ended"]
 
 
+WRITES = """
+def write():
+    with open(os.devnull, "wb", buffering=0) as file:
+        for _ in range(25):
+            file.write(bytes(100_000))
+            time.sleep(0.1)
+tell(kind='done', code=0)
+"""
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """A busy machine may keep a rank from a core for half a second."""
+    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(exit_s=1.5, writing_s=3.0, drain_s=0.2))
+
+
+def test_a_rank_that_still_writes_after_its_last_line_ends_by_itself(unhurried):
+    notes: list[str] = []
+    outcome = supervise(WRITES + "write()", notes=notes)
+    assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (0, None)
+    assert set(notes) == {"rank 0 still wrote after its script's end, and was waited for"}
+
+
+def test_once_it_writes_no_more_it_is_ended():
+    notes: list[str] = []
+    outcome = supervise(WRITES + "write(); sleep()", notes=notes)
+    assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
+    assert notes[-1] == "rank 0 was still there 0.5 s after its script's end and was ended"
+
+
+def test_a_rank_that_says_that_it_works_is_given_time(unhurried):
+    outcome = supervise("tell(kind='done', code=0)\nfor _ in range(25): time.sleep(0.1); tell(kind='working')")
+    assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (0, None)
+
+
+def test_nobody_is_given_time_for_ever(unhurried):
+    outcome = supervise("tell(kind='done', code=0)\nwhile True: time.sleep(0.1); tell(kind='working')")
+    assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(("first", "second"), [("TERM", "TERM"), ("HUP", "HUP"), ("TERM", "HUP")])
-def test_a_termination_that_arrives_twice_at_once_is_one_request(first, second):
+def test_a_termination_that_arrives_twice_at_once_is_one_request(first, second, heeds_hangups):
     """The rank takes half a second to leave; asked twice with a while between, it would be killed at once."""
-    ends_well = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), sys.exit(3))); "
-    kills = f"'kill -{first} %d; sleep 0.1; kill -{second} %d' % (os.getppid(), os.getppid())"
-    outcome = supervise(ends_well + f"import subprocess; subprocess.Popen(['sh', '-c', {kills}]); time.sleep(60)")
+    outcome = supervise(f"""
+def leave(number, frame):
+    os.kill(os.getppid(), signal.SIG{second})
+    time.sleep(0.5)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, leave)
+os.kill(os.getppid(), signal.SIG{first})
+sleep()
+""")
     assert (outcome.cause, outcome.signal) == (Cause.INTERRUPTED, getattr(signal, f"SIG{first}"))
     assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (3, None)
 
 
-def test_whoever_asks_while_a_failure_ends_the_job_does_not_want_it_again():
-    told = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1.2; kill -INT %d' % os.getppid()]); "
-    outcome = supervise("time.sleep(0.5); sys.exit(3)", told + "signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+def fails_once(ready: Path) -> str:
+    """A rank that waits for another one's file."""
+    return f"while not os.path.exists({str(ready)!r}): time.sleep(0.02)\nsys.exit(3)"
+
+
+def test_whoever_asks_while_a_failure_ends_the_job_does_not_want_it_again(tmp_path):
+    asks = "signal.signal(15, lambda *_: os.kill(os.getppid(), signal.SIGINT)); "
+    outcome = supervise(fails_once(tmp_path / "ready"), asks + f"open({str(tmp_path / 'ready')!r}, 'w'); sleep()")
     assert outcome.cause is Cause.RANK_FAILED
     assert outcome.is_unwanted
     assert not supervise("sys.exit(3)").is_unwanted
@@ -99,8 +155,9 @@ def test_a_rank_that_raised_and_then_hangs_is_ended():
     assert other.signal == signal.SIGTERM
 
 
-def test_a_rank_deaf_to_a_polite_signal_is_killed():
-    outcome = supervise("time.sleep(0.5); sys.exit(3)", "signal.signal(15, signal.SIG_IGN); time.sleep(60)")
+def test_a_rank_deaf_to_a_polite_signal_is_killed(tmp_path):
+    deaf = "signal.signal(15, signal.SIG_IGN); "
+    outcome = supervise(fails_once(tmp_path / "ready"), deaf + f"open({str(tmp_path / 'ready')!r}, 'w'); sleep()")
     assert [end.code for end in outcome.ends] == [3, 4]
     assert outcome.ends[1].signal == signal.SIGKILL
     assert not outcome.ends[1].failed_by_itself

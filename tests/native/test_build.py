@@ -27,6 +27,12 @@ def test_it_is_compiled_on_first_use_into_the_cache_of_a_user_who_cannot_write_t
     assert [path.name for path in found.parent.iterdir()] == [build.file_name_of(build.usable_variants()[0])]
 
 
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_has_the_package_alone(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert build.places() == [build.FOLDER / "lib"]
+
+
 def test_without_a_compiler_the_reason_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "places", lambda: [tmp_path])
     monkeypatch.setenv("CC", "no-such-compiler")

@@ -28,8 +28,10 @@ def seeds(tmp_path_factory):
     return sorted(folder.iterdir())
 
 
-def fuzz(variant, seconds, seed, seeds, folder, sanitizer_options=""):
-    program = folder / "fuzz"
+@pytest.fixture(scope="module", params=usable_variants())
+def program(request, tmp_path_factory):
+    """The code of one variant with its sanitizers, compiled once."""
+    program = tmp_path_factory.mktemp(request.param) / "fuzz"
     sources = [FOLDER / name for name in SOURCES if name != "batch.c"]
     options = [
         "-std=gnu11",
@@ -38,10 +40,14 @@ def fuzz(variant, seconds, seed, seeds, folder, sanitizer_options=""):
         "-pthread",
         "-Wno-psabi",
         *ARITHMETIC,
-        *machine_variants()[variant],
+        *machine_variants()[request.param],
         *SANITIZERS,
     ]
     subprocess.run([*compiler(), *options, f"-I{FOLDER}", *sources, FUZZ, "-o", program, "-lm"], check=True)
+    return program
+
+
+def fuzz(program, seconds, seed, seeds, sanitizer_options=""):
     return subprocess.run(
         [program, str(seconds), str(seed), *seeds],
         env={**os.environ, "ASAN_OPTIONS": sanitizer_options},
@@ -51,9 +57,8 @@ def fuzz(variant, seconds, seed, seeds, folder, sanitizer_options=""):
     )
 
 
-@pytest.mark.parametrize("variant", usable_variants())
-def test_the_sanitizers_find_nothing(variant, seeds, tmp_path, seed_of_commit):
-    done = fuzz(variant, 15, seed_of_commit, seeds, tmp_path)
+def test_the_sanitizers_find_nothing(program, seeds, seed_of_commit):
+    done = fuzz(program, 5, seed_of_commit, seeds)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -77,19 +82,17 @@ def greedy_jpeg():
     )
 
 
-@pytest.mark.parametrize("variant", usable_variants())
-def test_the_largest_unit_ends_within_the_padding(variant, tmp_path):
+def test_the_largest_unit_ends_within_the_padding(program, tmp_path):
     (tmp_path / "greedy.jpg").write_bytes(greedy_jpeg())
     # memory that an image of zeros used before
     zeros = "malloc_fill_byte=0:max_malloc_fill_size=65536"
-    done = fuzz(variant, 0, 1, [tmp_path / "greedy.jpg"], tmp_path, zeros)
+    done = fuzz(program, 0, 1, [tmp_path / "greedy.jpg"], zeros)
     assert done.stderr == ""
     assert ": 0 decoded" in done.stdout
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("variant", usable_variants())
-def test_the_sanitizers_find_nothing_in_ten_minutes(variant, seeds, tmp_path, seed_of_commit):
-    done = fuzz(variant, 600, seed_of_commit, seeds, tmp_path)
-    print(variant, done.stdout)
+def test_the_sanitizers_find_nothing_in_ten_minutes(program, seeds, seed_of_commit):
+    done = fuzz(program, 600, seed_of_commit, seeds)
+    print(program.parent.name, done.stdout)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -281,6 +282,19 @@ def test_an_edited_manifest_is_refused(path):
     (path / "pack.json").write_text(text.replace("caption", "kaption"))
     with pytest.raises(DamagedPack, match=r"pack\.json is damaged"):
         open_pack(path)
+
+
+@pytest.mark.parametrize("entry", ["index", "names", "shards"])
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(path, entry):
+    """Its digest is right: whoever wrote it meant to have that file read, or replaced by a staged copy."""
+    manifest = read_manifest(path)
+    first, *others = manifest.shards if entry == "shards" else [getattr(manifest, entry)]
+    strange = replace(first, file="../../.bashrc")
+    changed = replace(manifest, **{entry: (strange, *others) if entry == "shards" else strange})
+    (path / "pack.json").write_bytes(changed.encode())
+    with pytest.raises(DamagedPack) as caught:
+        read_manifest(path)
+    assert "'../../.bashrc', which no pack has" in caught.value.why
 
 
 def test_what_is_no_pack_is_told_from_one_that_is_not_finished(tmp_path):

@@ -66,6 +66,12 @@ def test_other_errors_are_told_as_they_are(tmp_path, failing):
     assert (caught.value.why, caught.value.exit_code) == ("Input/output error", ExitCode.ENVIRONMENT)
 
 
+def test_a_file_does_not_arrive_where_a_folder_is(tmp_path):
+    """Told before hours of work, not after."""
+    with pytest.raises(TopoutError, match="is a folder"), arriving_file(tmp_path):
+        raise AssertionError("nothing is to be written")
+
+
 @pytest.mark.parametrize("second", [arriving_file, arriving_folder])
 def test_two_processes_do_not_unpack_to_one_place(tmp_path, second):
     with arriving_folder(tmp_path / "out") as first:

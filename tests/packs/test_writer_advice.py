@@ -1,10 +1,14 @@
 """What the writer refuses, it explains with its own arguments: who calls it has no command line."""
 
+import contextlib
 import errno
+import os
 
 import pytest
 
 from tests.packs.packs import FIELDS, sample, small_pack
+from topout.packs.pack import open_pack
+from topout.packs.packing import begun, shard_writer
 from topout.packs.packing import writer as writer_module
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.packing.writer import PackWriter
@@ -46,6 +50,50 @@ def test_a_full_disk_is_not_said_to_keep_what_was_written(tmp_path, monkeypatch)
         with PackWriter(tmp_path / "pack", fields=FIELDS) as writer:
             writer.add("one", sample(1))
     assert caught.value.do == "free some space, then write the pack again: a writer begins anew"
+
+
+def test_after_a_write_that_failed_half_way_nothing_is_published(tmp_path, monkeypatch):
+    """Later records would lie elsewhere than the index says."""
+    write, has_failed = shard_writer._write_all, []
+
+    def fail_once(fd, parts):
+        if not has_failed:
+            has_failed.append(os.write(fd, b"".join(parts)[:10]))
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(fd, parts)
+
+    monkeypatch.setattr(shard_writer, "_write_all", fail_once)
+    monkeypatch.setattr(shard_writer, "_CHUNK_BYTES", 1)
+    with pytest.raises(TopoutError, match="cannot be written"):
+        with PackWriter(tmp_path / "pack", fields=FIELDS) as writer:
+            for number in range(3):
+                with contextlib.suppress(TopoutError):
+                    writer.add(str(number), sample(number))
+    assert not list((tmp_path / "pack").iterdir())
+
+
+@pytest.mark.parametrize("is_replacing", [True, False])
+def test_a_pack_that_was_whole_when_it_was_interrupted_is_put_in_place_by_the_next(tmp_path, monkeypatch, is_replacing):
+    small_pack(tmp_path / "pack")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with PackWriter(tmp_path / "pack", fields=FIELDS, is_replacing=True) as writer:
+            writer.add("new", sample(1))
+            patch.setattr(begun, "sync_folder", interrupt_in(tmp_path / "pack"))
+    if is_replacing:
+        PackWriter(tmp_path / "pack", fields=FIELDS, is_replacing=True).abandon()
+    else:
+        with pytest.raises(TopoutError, match="holds a pack already"):
+            PackWriter(tmp_path / "pack", fields=FIELDS)
+    with open_pack(tmp_path / "pack") as pack:
+        assert [pack.name(number) for number in range(len(pack))] == ["new"]
+
+
+def interrupt_in(folder):
+    def interrupt(synced):
+        if synced == folder:
+            raise KeyboardInterrupt
+
+    return interrupt
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ def start_company(
     command: Sequence[str],
     before: Mapping[int, Sequence[str]] | None = None,
     env: Mapping[str, str] | None = None,
+    own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list["subprocess.Popen[str]"]:
-    """One process a host; `before` are words put before the command of some of them."""
+    """One process a host; `before` are words put before the command of some of them, `own` are their variables."""
     port = str(free_port())
     started = []
     for number in range(size):
@@ -33,6 +34,7 @@ def start_company(
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
             "TOPOUT_RUN": str(folder),
+            **(own or {}).get(number, {}),
         }
         words = [*(before or {}).get(number, ()), sys.executable, *command]
         started.append(

@@ -14,6 +14,7 @@ def test_hosts_without_findings_make_an_allocation_unfit() -> None:
     assert checks[0].verdict is Verdict.UNFIT
     assert checks[0].hosts == ("n2",)
     assert "n2 left no findings" in str(checks[0].fix)
+    assert "--runs DIR" in str(checks[0].fix), "it may have kept them where nobody sees them"
 
 
 def test_a_probe_that_hung_is_named_with_where() -> None:

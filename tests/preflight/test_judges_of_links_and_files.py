@@ -163,6 +163,18 @@ def test_where_a_run_writes_there_must_be_room(changes: dict[str, int], verdict:
     assert check.verdict is verdict
 
 
+def test_a_run_folder_that_some_hosts_do_not_see_is_warned_of() -> None:
+    shared, own = place(purpose="run folder", path="/home/me/runs/1"), place(purpose="run folder", path="/tmp/runs/1")
+    hosts = [facts("n1", places=(shared,)), facts("n2", places=(own,)), facts("n3", places=(own,))]
+    check = named_check(judge_storage(hosts), "run folder: shared")
+    assert (check.verdict, check.hosts) == (Verdict.WARNING, ("n2", "n3"))
+    assert check.value == "/home/me/runs/1 (n1); /tmp/runs/1 (n2, n3)"
+    assert "--runs DIR" in str(check.fix)
+    assert "run folder: shared" not in {
+        check.name for check in judge_storage([hosts[0], facts("n2", places=(shared,))])
+    }
+
+
 def test_a_stage_that_failed_is_not_silent() -> None:
     checks = judge_storage([facts(not_measured={"storage: data": "OSError: stale file handle"})])
     assert [(check.name, check.value) for check in checks] == [("data on n1", "OSError: stale file handle")]

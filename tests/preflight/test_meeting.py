@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.preflight.company import free_port, run_company
-from topout.preflight.probes.meeting import meet, server_at, token_of
+from topout.preflight.probes.meeting import SECRET_VARIABLE, meet, server_at, token_of
 
 
 def environment(number: int, size: int, port: int) -> dict[str, str]:
@@ -67,6 +67,25 @@ def test_a_host_that_does_not_come_is_counted_and_the_others_go_on() -> None:
     assert found[0] == ([0, 1, None], "1 of 3 hosts did not come")
 
 
+def test_what_is_handed_in_after_the_deadline_is_still_heard_by_the_first_host_alone() -> None:
+    port, deadline_s = free_port(), time.monotonic() + 1
+    found = {}
+
+    def join(number: int) -> None:
+        with meet(environment(number, 2, port), deadline_s=deadline_s) as meeting:
+            time.sleep(max(deadline_s + 0.2 * number - time.monotonic(), 0))
+            # longer than what a socket keeps
+            found[number] = meeting.hand_in("findings", str(number) * 10_000_000, deadline_s + 30)
+
+    threads = [threading.Thread(target=join, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [(value[0], len(value)) for value in found[0]] == [("0", 10_000_000), ("1", 10_000_000)]
+    assert found[1] == []
+
+
 def test_a_first_host_that_is_not_there_is_said_and_measuring_goes_on() -> None:
     with meet(environment(1, 2, free_port()), deadline_s=time.monotonic() + 0.5) as meeting:
         assert meeting.problem is not None and "127.0.0.1" in meeting.problem
@@ -105,7 +124,19 @@ def test_a_stranger_is_turned_away() -> None:
 def test_two_jobs_have_different_tokens() -> None:
     first = environment(0, 2, 4000)
     assert token_of(first) == token_of({**first, "GROUP_RANK": "1"})
-    assert token_of(first) != token_of({**first, "TOPOUT_RUN": "/runs/2"})
+    assert token_of(first) != token_of({**first, "MASTER_PORT": "4001"})
+
+
+def test_hosts_that_keep_their_files_apart_have_one_token() -> None:
+    first = environment(0, 2, 4000)
+    assert token_of(first) == token_of({**first, "TOPOUT_RUN": "/tmp/runs/1", "TORCHELASTIC_RUN_ID": "topout"})
+
+
+def test_the_doctors_secret_stands_in_for_a_key_that_hosts_do_not_share(homeless: None) -> None:
+    environ = environment(0, 2, 4000)
+    with pytest.raises(OSError, match="no home folder"):
+        token_of(environ)
+    assert token_of({**environ, SECRET_VARIABLE: "made for this run"}) == "made for this run"
 
 
 def _connected(port: int, deadline_s: float) -> socket.socket:

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from topout.preflight.probes.instruction_sets import compare_instruction_sets
 from topout.preflight.probes.kernels import Bench
 from topout.preflight.probes.limits import _own_address, chosen, read_limits
 from topout.preflight.probes.machine import read_clock_hz, read_flags, read_versions
+from topout.preflight.probes.meeting import SECRET_VARIABLE
 
 WITHOUT_TORCH = """
 import sys
@@ -66,8 +68,10 @@ def findings(folder: Path, number: int = 0) -> Facts:
     return msgspec.json.decode((folder / FOLDER / f"rank-{number:05d}.json").read_bytes(), type=Facts)
 
 
-def probe(folder: Path, script: str, orders: Orders, size: int = 1) -> list["subprocess.Popen[str]"]:
-    return start_company(folder, size, ["-c", script + LEAVE, orders.to_text()])
+def probe(
+    folder: Path, script: str, orders: Orders, size: int = 1, own: Mapping[int, Mapping[str, str]] | None = None
+) -> list["subprocess.Popen[str]"]:
+    return start_company(folder, size, ["-c", script + LEAVE, orders.to_text()], own=own)
 
 
 def ended(processes: list["subprocess.Popen[str]"]) -> list[int]:
@@ -97,6 +101,30 @@ def test_two_hosts_without_torch_find_their_link_and_clocks(tmp_path: Path) -> N
     assert [entry.num_hosts for entry in second.imports] == [2]
 
 
+def test_the_first_host_keeps_the_findings_of_hosts_that_share_nothing_with_it(tmp_path: Path) -> None:
+    secret = {SECRET_VARIABLE: "made by the doctor"}
+    own = {number: {**secret, "XDG_CONFIG_HOME": str(tmp_path / f"home-{number}")} for number in range(3)}
+    own[1]["TOPOUT_RUN"] = str(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    assert ended(probe(tmp_path / "run", WITHOUT_TORCH, Orders(), size=3, own=own)) == [0] * 3
+    hosts = [findings(tmp_path / "run", number) for number in range(3)]
+    assert [(found.host_number, found.stage, found.not_measured) for found in hosts] == [
+        (0, None, {}),
+        (1, None, {}),
+        (2, None, {}),
+    ]
+    assert hosts[1] == findings(tmp_path / "elsewhere", 1)
+
+
+def test_a_host_that_can_keep_no_files_still_tells_what_it_found(tmp_path: Path) -> None:
+    without = "import os\nif os.environ['GROUP_RANK'] == '1':\n    del os.environ['TOPOUT_RUN']\n"
+    assert ended(probe(tmp_path, without + WITHOUT_TORCH, Orders(), size=2)) == [0, 0]
+    hosts = [findings(tmp_path, number) for number in range(2)]
+    assert [found.not_measured for found in hosts] == [{}, {}]
+    assert [[place.purpose for place in found.places] for found in hosts] == [["temporary folder", "shared memory"]] * 2
+
+
 def test_a_stage_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) -> None:
     broken = WITHOUT_TORCH + "host.read_limits = lambda load: 1 / 0\n"
     assert ended(probe(tmp_path, broken, Orders())) == [0]
@@ -107,7 +135,7 @@ def test_a_stage_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) -> No
 
 def test_a_stage_that_hangs_is_left_in_time_and_named(tmp_path: Path) -> None:
     hung = WITHOUT_TORCH + "import time\nmachine.read_versions = lambda: time.sleep(600)\n"
-    assert ended(probe(tmp_path, hung, Orders(limit_s=1.0))) == [0]
+    assert ended(probe(tmp_path, hung, Orders(limit_s=5.0))) == [0]
     assert findings(tmp_path).stage == "versions"
 
 

@@ -101,3 +101,26 @@ def test_every_task_of_a_slurm_job_takes_part_and_one_reports(nodes: Nodes, tmp_
     assert {link["link_class"] for link in document["links"]} == {"within a host", "between hosts"}
     (kept,) = (tmp_path / "runs").glob("doctor/*/doctor.json")
     assert json.loads(kept.read_text()) == document
+
+
+def test_hosts_that_share_neither_home_nor_run_folder_are_examined_from_a_batch_script(
+    nodes: Nodes, tmp_path: Path, torchless: dict[str, str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    nodes[0].run(["mount", "-t", "tmpfs", "none", tmp_path / "runs"], check=True)
+    script = f"""
+export XDG_CONFIG_HOME=/proc/no-home TMPDIR={tmp_path} PYTHONPATH={torchless["PYTHONPATH"]}
+{sys.executable} -m topout doctor --json --quiet --runs {tmp_path}/runs > {tmp_path}/document.json
+"""
+    try:
+        with Slurm(nodes, tmp_path / "slurm") as slurm:
+            job = slurm.sbatch(script, "-N2", "--ntasks-per-node=1", cwd=tmp_path)
+            slurm.wait(job, timeout=240)
+            said = slurm.output(job)
+    finally:
+        nodes[0].run(["umount", tmp_path / "runs"])
+    document = json.loads((tmp_path / "document.json").read_text())
+    assert [host["host"] for host in document["hosts"]] == ["n1", "n2"], said
+    checks = {check["name"]: check for check in document["checks"]}
+    assert (checks["hosts"]["verdict"], "meeting" in checks) == ("fine", False)
+    assert (checks["run folder: shared"]["verdict"], checks["run folder: shared"]["hosts"]) == ("warning", ["n2"])

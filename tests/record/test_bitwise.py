@@ -17,9 +17,8 @@ def digests(text: str) -> dict[str, str]:
 def test_training_is_bit_identical_with_and_without_the_recorder(num_ranks, run_topout, tmp_path):
     seen = []
     for flags in ([], ["--no-record"]):
-        done = run_topout(
-            ["run", *flags, "-n", str(num_ranks), REPOSITORY / "tests" / "scripts" / "bitwise.py"], cwd=tmp_path
-        )
+        words = ["run", "--no-report", *flags, "-n", str(num_ranks), REPOSITORY / "tests" / "scripts" / "bitwise.py"]
+        done = run_topout(words, cwd=tmp_path)
         assert done.code == 0, done.stderr
         seen.append(digests(done.stdout))
     assert list(seen[0]) == CASES[num_ranks]

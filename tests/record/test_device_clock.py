@@ -3,17 +3,20 @@
 On a stand-in for CUDA whose streams are lists of times; real devices are in the GPU tier.
 """
 
+import sys
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from topout.record.outofmemory import record_out_of_memory
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 from topout.record.torch_taps.device import DeviceClock
+from topout.record.torch_taps.facts import Setup
 from topout.schema.event import Kind
 
 
@@ -172,3 +175,24 @@ def test_steps_that_were_none_leave_nothing_for_those_that_are_numbered_anew(dev
     end_step(clock, 1)
     assert [phase for phase, _ in rows] == ["forward", "backward", "optimizer"]
     assert [length_ns for _, length_ns in rows] == [3_000_000, 6_000_000, 1_000_000]
+
+
+@pytest.mark.parametrize("kind", ["CUDA", "HIP"])
+def test_running_out_of_memory_before_the_first_pulse_tells_how_large_the_device_is(monkeypatch, kind: str) -> None:
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200", total_memory=141 << 30, major=9),
+        max_memory_allocated=lambda: 140 << 30,
+        memory_allocated=lambda: 139 << 30,
+    )
+    torch = SimpleNamespace(cuda=cuda, get_num_threads=lambda: 1)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    recorder = Recorder(Settings(), StatusLine(None))
+    facts: dict[str, Any] = {}
+    recorder.fact = lambda **told: facts.update(told)
+    recorder.at_pulse = [Setup(recorder).record, DeviceClock(torch, recorder).record_memory]
+    record_out_of_memory(RuntimeError(f"{kind} out of memory. Tried to allocate 2.00 GiB."), recorder)
+    assert facts["out_of_memory"]["device"] == "cuda"
+    assert (facts["device_total_bytes"], facts["peak_device_bytes"]) == (141 << 30, 140 << 30)

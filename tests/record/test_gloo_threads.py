@@ -1,7 +1,6 @@
 """Gloo's receiving threads give way to its senders, in every kind of group and only there."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -9,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from topout.launch.ports import hold_port
 from topout.record import gloo_threads
 
 SCRIPT = """
@@ -53,23 +53,21 @@ def test_groups_of_a_script_that_calls_topout_itself(tmp_path, join):
     """Whether topout joins the ranks or finds them joined; the group made after it is one of those, too."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace('dist.init_process_group("gloo")', f"import topout; {join}"))
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, path],
-            env=os.environ | world | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        said, _ = rank.communicate(timeout=120)
-        assert rank.returncode == 0
-        assert BATCH in said
+    with hold_port("127.0.0.1") as held:
+        world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(held.getsockname()[1])}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, path],
+                env=os.environ | world | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            said, _ = rank.communicate(timeout=120)
+            assert rank.returncode == 0
+            assert BATCH in said
 
 
 def test_a_torch_without_that_function_is_left_alone():

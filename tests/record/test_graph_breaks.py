@@ -1,4 +1,4 @@
-"""Taps of collectives break compiled graphs no more often than what they tap does."""
+"""Taps break compiled graphs no more often than what they tap does."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
-from topout.record.torch_taps import collectives, waits
+from topout.record.torch_taps import collectives, mode, waits
 
 
 class Work:
@@ -56,3 +56,19 @@ def test_a_tapped_collective_breaks_a_graph_as_often_as_a_plain_one(plain, monke
     waits._tap_wait(Work, launches, (0, 0), recorder)
     plain.all_reduce = collectives._tapped(plain, "all_reduce", {}, launches, recorder)
     assert count(plain) == expected
+
+
+def test_a_model_that_switches_a_part_of_itself_is_still_one_graph(plain, monkeypatch):
+    class Frozen(torch.nn.Linear):
+        def forward(self, x):
+            self.eval()
+            return super().forward(x)
+
+    monkeypatch.setattr(torch.nn.Module, "train", torch.nn.Module.train)
+    recorder = Recorder(Settings(record=False), StatusLine(None))
+    mode.install(SimpleNamespace(Module=torch.nn.Module), recorder)
+    model = Frozen(3, 3)
+    assert torch.compile(model, backend="eager", fullgraph=True)(torch.ones(3)).shape == (3,)
+    assert not model.training and not recorder.is_evaluating
+    model.eval()
+    assert recorder.is_evaluating

@@ -15,8 +15,14 @@ from tests.launch.jobs import wait_for
 from topout.record import lookout, torch_taps
 from topout.record.lookout import Lookout, stacks_path
 from topout.record.page_snapshot import Call, Snapshot
-from topout.record.status_page import _LOOK, _PID, PAGE_FD, StatusPage
+from topout.record.recorder import Recorder
+from topout.record.settings import Settings
+from topout.record.status import StatusLine
+from topout.record.status_page import _LOOK, _PID, _STIR, PAGE_FD, StatusPage
 from topout.record.whereabouts import _PHASES, Place, is_script, place_of, shown
+from topout.schema.event import Kind
+from topout.schema.run_folder import RunFolder
+from topout.trace.readers.topout import read_rank
 
 
 @pytest.fixture
@@ -114,6 +120,34 @@ def test_a_page_tells_that_the_script_is_over_and_its_end_is_not_held_up(rank):
     process, page = rank("x = 1")
     assert process.wait(30) == 0
     assert page.read().phase == "ended"
+
+
+def test_rows_of_a_loop_without_steps_leave_while_it_runs(rank, tmp_path):
+    """Else they would fill the memory, and nothing would be left of a rank that is killed."""
+    process, page = rank("import time, topout\nwhile True:\n    topout.count('tokens', 2)\n    time.sleep(0.001)")
+    events = RunFolder(tmp_path).events(3)
+    assert wait_for(lambda: page.read() is not None and page.read().stir_age_s is not None)
+    size = events.stat().st_size
+    assert wait_for(lambda: events.stat().st_size > size + 4000)
+    process.kill()
+    process.wait()
+    table = read_rank(RunFolder(tmp_path), 3)
+    assert len(table.rows(Kind.COUNT)) > 50
+    assert table.facts["rank"] == 3 and len(table.facts["clock_pairs"]) == 1
+
+
+def test_as_many_rows_as_in_the_second_before_are_a_sign_of_life_too(monkeypatch, tmp_path):
+    monkeypatch.delenv(PAGE_FD, raising=False)
+    recorder = Recorder(Settings(run=str(tmp_path)), StatusLine(None))
+    page = StatusPage.private()
+    watching = Lookout(recorder, page)
+    for _ in range(3):
+        page.stir(0)
+        recorder.counter("file_opens", 1)
+        watching._look_at_rows()
+        recorder.flush_late()
+        assert page._words[_STIR] > 0
+    recorder.finish()
 
 
 def test_signals_are_left_to_the_script(rank):

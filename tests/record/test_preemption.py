@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.launch.jobs import wait_for
+from topout.launch.ports import hold_port
 from topout.launch.stop_agreement import StopAgreement, obey
 from topout.record.preemption import PAGE_VARIABLE, RankStop, StopPage
 
@@ -32,10 +32,8 @@ def lead(pages, draw):
                 orders.append(following)
 
 
-def start_ranks(folder, sessions, host_of_rank):
+def start_ranks(folder, sessions, host_of_rank, port):
     """One process a rank; rank 0 and 1 may share a page, as ranks of one host do."""
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
     ranks = []
     for rank, host in enumerate(host_of_rank):
         slot = host_of_rank[:rank].count(host)
@@ -64,7 +62,8 @@ def campaign(folder, num_sessions, host_of_rank, seed):
     draw = random.Random(seed)
     hosts = range(max(host_of_rank) + 1)
     sessions = [[StopPage.create(host_of_rank.count(host)) for host in hosts] for _ in range(num_sessions)]
-    ranks = start_ranks(folder, sessions, host_of_rank)
+    holder = hold_port("127.0.0.1")
+    ranks = start_ranks(folder, sessions, host_of_rank, holder.getsockname()[1])
     try:
         for pages in sessions:
             assert wait_for(lambda pages=pages: any(sum(page.calls()) for page in pages), 120), "training did not begin"
@@ -75,6 +74,7 @@ def campaign(folder, num_sessions, host_of_rank, seed):
         for rank in ranks:
             rank.kill()
             rank.wait()
+        holder.close()
     said = "\n".join((folder / f"rank-{rank}.err").read_text()[-2000:] for rank in range(len(ranks)))
     assert codes == [0] * len(ranks), said
     assert all(page.has_told for pages in sessions for page in pages)

@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from topout.record.clock import TimeOfDay
+from topout.record.keras_taps import lonely, steps
+from topout.record.keras_taps.watch import Watch
 from topout.record.recorder import Recorder
+from topout.record.set_batch import SetBatch
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
-from topout.record.torch_taps import checkpoint, collectives, flight, loader, optimizer
+from topout.record.torch_taps import backward, checkpoint, collectives, flight, loader, optimizer
 from topout.record.torch_taps.waits import Launches
+from topout.record.turns import RehearsalOver
 from topout.schema.event import NOT_GIVEN, Kind
 
 
@@ -101,6 +105,19 @@ def test_a_batch_of_unknown_size_is_a_batch(recorder, batch):
     assert counted(recorder, batch) == NOT_GIVEN
 
 
+@pytest.mark.parametrize("onednn_backward", [True, False])
+def test_losses_out_of_an_iterator_have_gradients(recorder, onednn_backward):
+    recorder.settings = Settings(record=False, onednn_backward=onednn_backward)
+    module = SimpleNamespace(backward=torch.autograd.backward)
+    backward.install(module, recorder)
+    for step in range(3):
+        recorder.num_steps = step
+        weight = torch.ones(2, requires_grad=True)
+        module.backward((factor * weight).sum() for factor in (2, 3))
+        assert weight.grad.tolist() == [5, 5]
+    assert recorder.notes == []
+
+
 def test_an_optimizer_takes_over_from_one_that_is_gone(recorder):
     taps = optimizer._StepTaps(recorder)
     ends = []
@@ -125,6 +142,27 @@ def test_two_optimizers_take_turns_while_both_live(recorder):
         for stepping in pair:
             taps.after(stepping, (), {})
     assert len(ends) == 3
+
+
+def test_a_forked_child_that_trains_with_keras_is_left_alone(recorder):
+    recorder.settings = Settings(record=False, world_size=2, steps=1)
+    watch = Watch(recorder)
+    with pytest.raises(RehearsalOver):
+        lonely.refuse_lonely_ranks(None, watch)
+    recorder._leave_child()
+    lonely.refuse_lonely_ranks(None, watch)
+    recorder.num_steps = 1
+    steps.end_rehearsal(watch)
+
+
+def test_a_forked_child_is_not_asked_for_the_batch_of_the_rank(recorder):
+    recorder.at_step_end.append(SetBatch(8, recorder).check)
+    with pytest.raises(RehearsalOver):
+        recorder.end_step(0)
+    recorder.num_steps = 0
+    recorder._leave_child()
+    recorder.end_step(0)
+    assert recorder.num_steps == 1
 
 
 def test_a_thread_that_saves_does_not_hide_what_another_saves(recorder):

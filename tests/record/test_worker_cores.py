@@ -83,8 +83,9 @@ def test_workers_keep_their_cores_when_openmp_binds_threads(method, run_topout, 
     assert len(found["own"]) == 1, "what the user asked of OpenMP stands in the rank itself"
 
 
-@pytest.mark.parametrize("policy", ["auto", "socket", "numa", "core", "node", "none"])
+@pytest.mark.parametrize("policy", ["socket", "numa", "core", "node", "none"])
 def test_workers_have_the_cores_of_their_rank_under_every_policy(policy, run_topout, script):
+    """Of the default, auto, the test above tells."""
     found, granted = cores_of_workers(run_topout, script, "--bind", policy, env=CLOSE)
     assert found["workers"] == [[granted, granted]] * 8
     assert (len(granted) > 1) is (policy != "core")

@@ -8,11 +8,12 @@ import pytest
 from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.analyze.measure import measure_run
 from topout.cli.plan_work import look_into_run
+from topout.schema.errors import TopoutError
 from topout.schema.event import Kind
 from topout.study.calibrate import calibrate
 from topout.study.description import describe
 from topout.study.devices import rank_devices
-from topout.study.job import Job
+from topout.study.job import Gradients, Job
 from topout.study.mesh_proposal import propose_each
 from topout.study.scaling_runs import observe
 from topout.study.step_model import expected_step
@@ -103,7 +104,9 @@ def test_batches_that_a_rank_makes_itself_hide_behind_nothing(tmp_path):
 def two_gpus(path, num_ranks=2):
     """A step of 100 ms, of which backward is 60 on the device, communication included."""
     step = StepPlan(forward=30 * MS, backward=60 * MS, optimizer=10 * MS)
-    plan = Plan(hosts=["n0"] * num_ranks, facts={"backend": "nccl", "device_total_bytes": 2**36})
+    # what is seen are the gradients, in two groups
+    facts = {"backend": "nccl", "device_total_bytes": 2**36, "gradient_bytes": 2 * BUCKET}
+    plan = Plan(hosts=["n0"] * num_ranks, facts=facts)
     folder = build_run(path, [[step] * 30] * num_ranks, plan).folder
     rows = Rows()
     rows.names = ["", "all_reduce"]
@@ -140,6 +143,41 @@ def test_communication_inside_a_device_s_backward_is_said_or_taken_off(tmp_path)
     step = predicted(found)
     assert step.parts["communication"] == pytest.approx(0.020, rel=0.02)
     assert step.seconds == pytest.approx(0.100, rel=0.02)
+
+
+def adding_up_a_loss(path, *, on_device):
+    """Two ranks; the script all-reduces 4 bytes a step, and of DDP's own 100 MB nothing is heard."""
+    step = StepPlan(forward=30 * MS, backward=60 * MS, optimizer=10 * MS)
+    facts = {"backend": "nccl" if on_device else "gloo", "gradient_bytes": 100_000_000}
+    folder = build_run(path, [[step] * 30] * 2, Plan(num_buckets=0, facts=facts)).folder
+    rows = Rows()
+    rows.names = ["", "all_reduce"]
+    for number in range(30):
+        at_ns = START_NS + 100 * MS * number
+        rows.add(Kind.COLLECTIVE, at_ns + 95 * MS, 10, name="all_reduce", value=4, ref=number)
+        for name, length in (("forward", 30), ("backward", 60), ("optimizer", 10)) if on_device else ():
+            rows.add(Kind.DEVICE, at_ns, length * MS, name=name, ref=number)
+    for rank in range(2):
+        folder.events(rank).write_bytes(folder.events(rank).read_bytes() + b"".join(rows.blocks({})))
+    return folder
+
+
+@pytest.mark.parametrize("on_device", [True, False], ids=["on devices", "arrivals lost"])
+def test_a_loss_that_is_added_up_is_not_taken_for_the_gradients(tmp_path, on_device):
+    found = calibrate(adding_up_a_loss(tmp_path / "run", on_device=on_device))
+    gradients = found.job["gradients"]
+    assert (gradients["bytes"], gradients["groups"]) == (100e6, Gradients.groups)
+    assert any("all of them (100,000,000 bytes) are taken to" in note for note in found.notes)
+
+
+def test_without_a_doctor_a_link_of_devices_carries_all_gradients(tmp_path):
+    folder = adding_up_a_loss(tmp_path / "run", on_device=True)
+    for rank in range(2):
+        profiled(folder, rank)
+    found = calibrate(folder)
+    assert predicted(found).parts["communication"] == pytest.approx(0.020, rel=0.02)
+    # 12.5 MB of the last of eight groups, and what of the others was late, in a fifth of a step of 100 ms
+    assert found.system["inside"]["bytes_per_s"]["value"] > 12.5e6 / 0.020
 
 
 def all_reduce(link_class, bytes_per_s):
@@ -223,6 +261,54 @@ def test_a_step_that_asks_two_loaders_has_the_samples_of_both(tmp_path):
     assert (measures.step.batches_per_step, measures.step.samples_per_step) == (1, 512)
     assert measures.rank_samples_per_step == 512
     assert calibrate(folder).job["input"]["samples"] == 512
+
+
+def tensor_parallel(path, samples=32, name="tp", **facts):
+    """Two groups of four ranks that work on the same samples; a step of 80 ms, of which peers are waited for 10."""
+    step = StepPlan(forward=30 * MS, backward=40 * MS, optimizer=10 * MS, samples=samples)
+    groups = [{"5": {"name": name, "ranks": [0, 1, 2, 3]}}, {"6": {"name": name, "ranks": [4, 5, 6, 7]}}]
+    plan = Plan(hosts=["n0"] * 8, facts={"batch_size": samples, **facts})
+    folder = build_run(path, [[step] * 40] * 8, plan).folder
+    for rank in range(8):
+        (group,) = groups[rank // 4]
+        rows = Rows()
+        rows.names = ["", "all_reduce"]
+        for number in range(40):
+            rows.add(Kind.PEERS, START_NS + (80 * number + 10) * MS, 10 * MS, name=f"all_reduce@{group}", ref=number)
+        told = {"mesh_groups": groups[rank // 4]}
+        folder.events(rank).write_bytes(folder.events(rank).read_bytes() + b"".join(rows.blocks(told)))
+    return folder
+
+
+def test_peers_of_a_mesh_have_their_samples_once(tmp_path):
+    folder = tensor_parallel(tmp_path / "run")
+    measures, _ = measure_run(folder)
+    assert measures.tensor_parallel.share == pytest.approx(1 / 8, rel=0.01)
+    found = calibrate(folder)
+    assert found.job["input"]["samples"] == 8
+    assert any("4 ranks worked on the same 32 samples" in note for note in found.notes)
+    step = predicted(found)
+    assert step.samples == 64
+    assert step.seconds == pytest.approx(0.080, rel=0.02)
+    assert step.samples_per_s == pytest.approx(measures.step.samples_per_s, rel=0.02)
+
+
+def test_the_batch_of_a_plan_has_the_samples_of_peers_once(tmp_path):
+    folder = tensor_parallel(tmp_path / "run")
+    (folder.path / "calibration.json").write_text("{}")
+    assert look_into_run(str(folder.path)).batch == 64
+
+
+def test_fewer_samples_than_peers_cannot_be_divided_among_them(tmp_path):
+    with pytest.raises(TopoutError, match="The 2 samples of a step do not divide among 4 ranks"):
+        calibrate(tensor_parallel(tmp_path / "run", samples=2))
+
+
+def test_activations_of_a_sample_are_those_of_all_ranks_that_hold_a_part_of_it(tmp_path):
+    facts = {"parameter_bytes": 10**9, "gradient_bytes": 10**9, "peak_device_bytes": 10 * 10**9}
+    memory = calibrate(tensor_parallel(tmp_path / "run", name="cp", **facts)).job["memory"]
+    # 8 GB beside the state, of a quarter of each of 32 samples
+    assert memory["activation_bytes"] == pytest.approx(1e9)
 
 
 def test_links_that_the_doctor_measured_are_not_said_to_be_unknown(tmp_path):

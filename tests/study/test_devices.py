@@ -12,7 +12,7 @@ from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import devices
 from topout.schema.measures import Compute, Environment, Input, Measures, Memory, StepTime
-from topout.study.devices import Prices, amount_of, place_step, rank_devices, rate_for, read_prices
+from topout.study.devices import Prices, amount_of, place_step, rank_devices, rate_for, read_prices, unranked_prices
 
 STEP = StepTime(mean_ns=100e6, median_ns=100e6, p05_ns=100e6, p95_ns=100e6)
 ON_V100 = Measures(
@@ -68,6 +68,22 @@ def test_prices_turn_time_into_cost_and_energy(tmp_path):
     hours = 1e6 / fit.samples_per_s / 3600
     assert fit.cost_per_million == pytest.approx(3.6 * hours)
     assert fit.kilowatt_hours_per_million == pytest.approx(0.7 * hours)
+
+
+def test_prices_of_devices_that_are_not_ranked_are_named(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "prices.toml"
+    known, unknown = "h200 V100-SXM2".split(), ["EPYC 9654", "H2OO"]
+    path.write_text('date = "2026-11-01"\n' + "".join(f'[device."{name}"]\nwatts = 1\n' for name in known + unknown))
+    prices = read_prices(path)
+    note = unranked_prices(prices, rank_devices(ON_V100))
+    assert note is not None and "goes by 'epyc 9654', 'h2oo' in the prices" in note
+    assert unranked_prices(replace(prices, watts=dict.fromkeys(known, 1.0)), rank_devices(ON_V100)) is None
+    monkeypatch.chdir(tmp_path)
+    facts = {"device_name": "NVIDIA A100-SXM4-80GB", "batch_size": 64}
+    build_run(tmp_path / "run", [[StepPlan(forward=10**7, backward=10**7)] * 20], Plan(facts=facts))
+    assert call(["hardware", "--for", "run", "--prices", "prices.toml", "--html", "page.html"]) == 0
+    assert f"Note    {note}\n" in capsys.readouterr().err
+    assert "epyc 9654" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,13 @@ def test_a_failure_costs_a_restart_and_half_an_interval():
     assert found.expected_hours - 720 == pytest.approx(lost_hours, rel=0.03)
 
 
+def test_saves_of_epochs_come_in_as_many_steps_as_an_epoch_has():
+    batch = 4608 * 6 * PLAIN.input.samples
+    of_epochs = replace(JOB, checkpoint=replace(JOB.checkpoint, every_steps=0, every_samples=4000 * batch))
+    assert aged(of_epochs).interval_s == pytest.approx(aged(JOB).interval_s)
+    assert aged(of_epochs).best_hours == pytest.approx(aged(JOB).best_hours)
+
+
 def test_without_failures_worth_naming_nothing_is_lost():
     found = aged(replace(JOB, failures=Failures(node_hours=1e12, restart_s=600)))
     assert found.hours == pytest.approx(720, rel=1e-3)

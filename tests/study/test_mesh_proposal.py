@@ -6,7 +6,7 @@ import pytest
 
 from topout.schema.errors import TopoutError
 from topout.study.description import Ranged, read_job, read_system
-from topout.study.job import Compute, Gradients, Input, Job, Memory
+from topout.study.job import Checkpoint, Compute, Gradients, Input, Job, Memory
 from topout.study.mesh_model import Mesh, bytes_per_rank, mesh_step
 from topout.study.mesh_proposal import propose, propose_each
 from topout.study.plan import Deadline, plan
@@ -55,6 +55,12 @@ def test_a_rank_holds_what_the_splits_leave_it():
 def test_replicas_alone_cost_what_the_step_model_says():
     job, summit = read_job("resnet50-v100").value, read_system("summit").value
     assert mesh_step(Mesh(dp=96, row_samples=256), job, summit, 16).parts == expected_step(job, summit, 16).parts
+
+
+def test_an_epoch_of_a_mesh_has_as_many_steps_as_its_rows_make():
+    job = replace(JOB, checkpoint=Checkpoint(bytes=GB, bytes_per_s=GB, every_samples=160))
+    # two rows of eight samples on eight ranks: 16 a step, so one save in ten
+    assert mesh_step(Mesh(dp=2, tp=4, row_samples=8), job, SYSTEM, 2).parts["checkpoint"] == pytest.approx(0.1)
 
 
 def test_a_pipeline_stands_idle_by_its_formula():

@@ -29,6 +29,18 @@ def test_without_losses_and_limits_every_node_halves_the_time_at_the_same_cost()
     assert found.fastest.nodes == 4
 
 
+def test_a_serial_evaluation_of_each_epoch_stays_whatever_the_nodes():
+    """90 epochs of 195 steps of 0.1 s on one node, and 5 s after each that no node shortens."""
+    epoch = 195 * 256
+    evaluation = replace(JOB.evaluation, samples=5, samples_per_s=1.0, every_samples=epoch, is_sharded=False)
+    compute = replace(PERFECT.compute, forward_s=0.04, backward_s=0.06, optimizer_s=0.0)
+    job = replace(PERFECT, compute=compute, evaluation=evaluation)
+    system = Ranged(replace(SYSTEM.value, ranks_per_node=1), {})
+    found = plan(Ranged(job, {}), system, Work(samples=90 * epoch), [1, 32])
+    assert found.choices[0].hours * 3600 == pytest.approx(90 * (19.5 + 5), rel=1e-3)
+    assert found.choices[1].hours * 3600 == pytest.approx(90 * (19.5 / 32 + 5), rel=2e-3)
+
+
 def test_at_the_critical_batch_training_costs_twice_the_samples():
     batch = 6 * 256
     found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, critical_batch=(batch, batch, batch)), [1, 2, 4, 8])

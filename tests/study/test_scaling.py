@@ -177,6 +177,15 @@ def test_the_step_model_follows_a_ring_that_others_cannot(tmp_path):
     assert found.parameters["step model"] == 3
 
 
+def test_the_step_model_has_more_of_a_serial_evaluation_in_a_step_of_more_ranks(tmp_path):
+    """Each epoch of a batch that grows has fewer steps; the same evaluation is 4 ms of a step, then 8, 16 and 32."""
+    runs = [observe(recorded(tmp_path / str(n), n, evaluation=4 * n)) for n in (1, 2, 4, 8)]
+    found = study(runs, "weak")
+    assert [point.serial_s for point in found.points] == pytest.approx([0.004, 0.008, 0.016, 0.032], rel=0.05)
+    assert found.forecasts["step model"][32] == pytest.approx(32 * 32 / (0.032 + 0.128), rel=0.03)
+    assert found.errors["step model"] < 0.01
+
+
 def test_fewer_samples_a_second_on_more_ranks_are_told_with_the_interval(tmp_path):
     def runs(spread):
         return [

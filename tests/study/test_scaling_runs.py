@@ -190,6 +190,8 @@ def test_a_batch_that_no_loader_took_ends_the_study(tmp_path, capsys):
 
 def test_the_largest_batch_is_found_by_running_out_of_memory(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("OUT_OF_MEMORY_AT", "13")
+    # 8 fits, 16 does not, 12 does: enough runs
+    monkeypatch.setattr("topout.study.largest_batch.FINE", 2)
     words = ["--ranks", "1", "--runs-only", "--batch", "largest", "--repeats", "1", "--runs", str(tmp_path / "runs")]
     assert call(["scale", *words, SCRIPT]) == 0
     said = capsys.readouterr().err

@@ -96,6 +96,18 @@ def test_a_serial_evaluation_weighs_more_with_every_node():
     assert serial == [0.5, 0.5]
 
 
+@pytest.mark.parametrize("nodes", [1, 8])
+def test_what_comes_once_an_epoch_comes_in_fewer_steps_of_more_nodes(nodes):
+    epoch = 100 * 6 * 256
+    evaluation = replace(JOB.evaluation, samples=50_000, samples_per_s=1000, every_samples=epoch, is_sharded=False)
+    checkpoint = replace(JOB.checkpoint, bytes=10e9, bytes_per_s=1e9, every_samples=epoch)
+    job = replace(JOB, evaluation=evaluation, checkpoint=checkpoint)
+    # 50 and 10 s in an epoch, which has 100 steps on a node of six ranks
+    for step in (expected_step(job, SUMMIT, nodes), simulate(job, SUMMIT, nodes, steps=20).step):
+        assert step.parts["evaluation"] == pytest.approx(50 / 100 * nodes)
+        assert step.parts["checkpoint"] == pytest.approx(10 / 100 * nodes)
+
+
 def test_checkpoints_and_failures_cost_what_arithmetic_says():
     job = put(JOB, ("checkpoint",), replace(JOB.checkpoint, bytes=1e9, every_steps=100, bytes_per_s=1e9))
     assert expected_step(job, SUMMIT, 1).parts["checkpoint"] == pytest.approx(0.01)
@@ -130,7 +142,8 @@ def test_failures_without_checkpoints_are_said_to_cost_more():
     said = [line for line in warnings(Ranged(failing, {}), Ranged(SUMMIT, {}), [4]) if "loses all" in line]
     assert len(said) == 1 and "topout simulate --failures" in said[0]
     saved = put(failing, ("checkpoint", "every_steps"), 100)
-    for quiet in (JOB, saved):
+    by_epoch = put(failing, ("checkpoint", "every_samples"), 1e6)
+    for quiet in (JOB, saved, by_epoch):
         assert not any("loses all" in line for line in warnings(Ranged(quiet, {}), Ranged(SUMMIT, {}), [4]))
 
 

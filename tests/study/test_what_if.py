@@ -42,6 +42,13 @@ def test_storage_of_all_servers_holds_all_nodes():
     assert found.samples_per_s == pytest.approx(2.5e12 / 602112, rel=0.01)
 
 
+def test_steps_that_are_asked_for_count_where_the_job_counts_samples():
+    checkpoint = replace(PLAIN.checkpoint, bytes=1e9, bytes_per_s=1e9, every_samples=1e6)
+    job = Ranged(replace(JOB.value, checkpoint=checkpoint), {})
+    assert step(job=job).parts["checkpoint"] == pytest.approx(2 * 6 * 256 / 1e6)
+    assert step("checkpoint.every_steps=100", job=job).parts["checkpoint"] == pytest.approx(1 / 100)
+
+
 def test_buckets_are_as_many_as_their_size_makes():
     job, _ = apply("gradients.bucket_bytes=25e6", JOB, SUMMIT)
     # 51.1 MB in pieces of 25 MB

@@ -44,9 +44,12 @@ ECHO = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
 
 
 def program(path: Path, text: str) -> None:
+    """Put in place at once: a program that is being written cannot be started."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(text)
+    beside.chmod(0o755)
+    beside.replace(path)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,12 @@ def test_the_nearest_file_wins_for_each_key(files):
     }
 
 
+def test_a_user_without_a_home_has_no_file_of_his_own(homeless, tmp_path):
+    near = write(tmp_path / "topout.toml", "")
+    whole = write(tmp_path / "etc.toml", "")
+    assert site_files(near, {"TOPOUT_SITE": str(whole)}) == [near, whole]
+
+
 def test_a_flag_wins_over_every_file(files):
     site = resolve_site({"account": "other"}, files)
     assert (site.account, site.origins["account"]) == ("other", "command line")

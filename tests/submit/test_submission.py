@@ -266,14 +266,14 @@ def test_a_scheduler_that_does_not_answer_may_have_taken_the_job(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem", "do"),
+    ("answer", "limit_s", "problem", "do"),
     [
-        ("echo bad qos >&2; exit 1", "Job 17 is submitted, its evaluation is not.", "mend what it names in "),
-        ("exec sleep 9", "Job 17 is submitted, its evaluation perhaps.", "look at your jobs"),
+        ("echo bad qos >&2; exit 1", 60, "Job 17 is submitted, its evaluation is not.", "mend what it names in "),
+        ("exec sleep 60", 2, "Job 17 is submitted, its evaluation perhaps.", "look at your jobs"),
     ],
 )
-def test_an_evaluation_that_is_refused_leaves_the_training_in_line(tmp_path, monkeypatch, answer, problem, do):
-    monkeypatch.setattr("topout.submit.submission._ANSWER_WITHIN_S", 0.3)
+def test_an_evaluation_that_is_refused_leaves_the_training_in_line(tmp_path, monkeypatch, answer, limit_s, problem, do):
+    monkeypatch.setattr("topout.submit.submission._ANSWER_WITHIN_S", limit_s)
     only_training = ["sh", "-c", f'case "$0" in *eval.sh) {answer};; esac; cat "$0"']
     with pytest.raises(TopoutError) as caught:
         submit(submission(tmp_path, plugin=stub_plugin(only_training), evaluation_words=("eval.py",)))

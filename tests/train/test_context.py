@@ -137,14 +137,37 @@ def test_variables_that_are_only_half_set_are_an_error(run_ranks):
     assert "MASTER_ADDR is not set" in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16", "int8", "powersgd", "hierarchical"])
-def test_every_compression_trains_equal_replicas(run_ranks, name):
-    source = TRAIN.replace(
-        "ctx.wrap(model, optimizer, loader)", f"ctx.wrap(model, optimizer, loader, compress={name!r})"
-    )
-    first, second = run_ranks(source, 2)
+COMPRESSED = """
+import hashlib, json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+data = torch.utils.data.TensorDataset(inputs, torch.arange(64) % 4)
+
+
+def digest(name):
+    torch.manual_seed(100 + ctx.rank)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    model, optimizer, loader = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), loader, compress=name)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+print(json.dumps({name: digest(name) for name in ("bf16", "fp16", "int8", "powersgd", "hierarchical")}))
+"""
+
+
+def test_every_compression_trains_equal_replicas(run_ranks):
+    first, second = run_ranks(COMPRESSED, 2)
     assert first.code == second.code == 0, first.stderr
-    assert first.said["digest"] == second.said["digest"]
+    assert first.said == second.said and len(first.said) == 5
 
 
 def test_a_second_model_is_saved_under_names_of_its_own(tmp_path):
@@ -268,6 +291,132 @@ print(json.dumps(all(map(torch.equal, ours, trained(DistributedDataParallel)))))
 
 def test_statistics_that_are_frozen_later_are_those_of_rank_0(run_ranks):
     assert [ended.said for ended in run_ranks(FROZEN_NORM, 2)] == [True, True]
+
+
+UNFROZEN = """
+import hashlib, json, sys
+import torch
+from torch import nn
+import topout
+from topout.schema.errors import TopoutError
+
+ctx = topout.init()
+torch.manual_seed(ctx.rank)
+
+
+def problem(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(4, 2)).square().mean().backward()
+    try:
+        optimizer.step()
+    except TopoutError as error:
+        return error.problem
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+net[0].requires_grad_(False)
+model, optimizer = ctx.wrap(net, torch.optim.SGD(net.parameters(), 0.1))
+said = {"frozen": problem(model, optimizer)}
+net[0].requires_grad_(True)
+said["thawed"] = problem(model, optimizer)
+said["in another optimizer"] = problem(model, torch.optim.SGD(net.parameters(), 0.1))
+model = ctx.wrap(model.module)
+said["wrapped again"] = problem(model, optimizer)
+net.append(nn.Linear(2, 2))
+optimizer.add_param_group({"params": net[2].parameters()})
+said["added"] = problem(model, optimizer)
+model = ctx.wrap(net)
+said["with it"] = [problem(model, optimizer) for _ in range(3)]
+# in place, which is looked for now and then
+net.append(nn.Linear(2, 2))
+optimizer.param_groups[1]["params"].extend(net[3].parameters())
+found = [problem(model, optimizer) for _ in range(64)]
+said["put in"] = [text for text in found if text is not None][:1]
+model = ctx.wrap(net)
+said["with that"] = problem(model, optimizer)
+said["parts"] = [name for wrapped in ctx._living() for name in wrapped.parts()]
+for _ in range(3):
+    problem(model, optimizer)
+said["digest"] = digest(net)
+
+bare = ctx.wrap(nn.Linear(2, 2).requires_grad_(False))
+bare.requires_grad_(True)
+said["bare"] = problem(bare, torch.optim.SGD(bare.parameters(), 0.1))
+
+loss = nn.Linear(2, 2)
+both = torch.optim.SGD([*net.parameters(), *loss.parameters()], 0.1)
+print("a loss", file=sys.stderr)
+problem(lambda x: loss(model(x)), both)
+loss = ctx.wrap(loss)
+print("a wrapped loss", file=sys.stderr)
+problem(lambda x: loss(model(x)), both)
+print(json.dumps(said))
+"""
+
+
+def test_what_is_unfrozen_or_added_after_wrapping_is_never_trained_by_each_rank_alone(run_ranks):
+    ranks = run_ranks(UNFROZEN, 2)
+    for ended in ranks:
+        assert ended.code == 0, ended.stderr
+        said = ended.said
+        assert said["thawed"] == said["in another optimizer"]
+        assert said["thawed"].startswith("The optimizer trains 0.weight and 1 more parameter, which are not averaged")
+        assert said["added"].startswith("The optimizer trains 2.weight and 1 more parameter")
+        assert said["put in"][0].startswith("The optimizer trains 3.weight and 1 more parameter")
+        assert said["with that"] is None
+        assert said["bare"].startswith("The optimizer trains weight and 1 more parameter")
+        assert (said["frozen"], said["wrapped again"], said["with it"]) == (None, None, [None, None, None])
+        assert said["parts"] == ["model", "optimizer"]
+    assert ranks[0].said["digest"] == ranks[1].said["digest"]
+
+
+def test_a_loss_that_learns_and_was_not_wrapped_is_told(run_ranks):
+    first, second = (ended.stderr for ended in run_ranks(UNFROZEN, 2))
+    before, after = first.split("a wrapped loss")
+    assert before.count("trains 2 parameters of no wrapped model: each rank keeps its own") == 1
+    assert "of no wrapped model" not in after + second
+
+
+@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("name", ["LARS", "LAMB"])
+def test_torchs_default_device_may_be_another_than_the_hosts(tmp_path, name, device):
+    """Whatever lies on the host does so by itself: what went by this default would have no memory at all."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import topout
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    model = nn.Linear(4, 2)
+    data = TensorDataset(torch.randn(8, 4), torch.zeros(8, 2))
+    ctx = Context(alone("cuda" if device == "cuda" else "cpu"))
+
+    def losses(batch):
+        inputs, targets = (value.to(ctx.device) for value in batch)
+        return {"loss": (model(inputs) - targets).square().mean(1)}
+
+    model.to(ctx.device)
+    with torch.device(device):
+        optimizer = getattr(topout, name)(model.parameters(), lr=0.1)
+        model, optimizer, loader = ctx.wrap(model, optimizer, DataLoader(data, 2, shuffle=True))
+        for batch in loader:
+            optimizer.zero_grad()
+            losses(batch)["loss"].sum().backward()
+            optimizer.step()
+        before = ctx.evaluate(losses, DataLoader(data, 2))["loss"]
+        with ctx.checkpoint(tmp_path, every=None) as checkpoints:
+            checkpoints.save()
+        with torch.no_grad():
+            model.weight.zero_()
+        with ctx.checkpoint(tmp_path) as checkpoints:
+            assert checkpoints.restored is not None
+        assert torch.equal(ctx.evaluate(losses, DataLoader(data, 2))["loss"], before)
 
 
 FOLDS = """

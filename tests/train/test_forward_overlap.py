@@ -19,6 +19,8 @@ from topout.train.link import Link
 
 real = dist.all_reduce
 waiting, turn = [], threading.Condition()
+travels_s, may_leave = 0.02, threading.Event()
+may_leave.set()
 
 
 def carry():
@@ -26,7 +28,8 @@ def carry():
         with turn:
             turn.wait_for(lambda: waiting)
             tensor, group, done = waiting.pop(0)
-        time.sleep(0.02)
+        may_leave.wait(30)
+        time.sleep(travels_s)
         real(tensor, group=group)
         done.set_result([tensor])
 
@@ -50,7 +53,7 @@ forward_overlap.dist.all_reduce = all_reduce
 forward_overlap.measure = lambda place: Link(alpha_s=0.02, bytes_per_s=1e9)
 threading.Thread(target=carry, daemon=True).start()
 """
-"""Gradients alone take 20 ms a group, one after another."""
+"""Gradients alone take 20 ms a group, one after another, and leave when a script says that they may."""
 
 MODELS = """
 import copy
@@ -137,12 +140,14 @@ def trained(build, make, **options):
         if step == 10:  # two halves add up, one of them averages
             with wrapped.no_sync():
                 wrapped(x[:2]).square().mean().backward()
-            wrapped(x[2:]).square().mean().backward()
-        else:
-            wrapped(x).square().mean().backward()
+        # all have come when forward ends; those of this backward leave after the step
+        loss = wrapped(x[2:] if step == 10 else x).square().mean()
+        may_leave.clear()
+        loss.backward()
         optimizer.step()
         if overlap is not None:
             late.append(overlap.num_travelling())
+        may_leave.set()
         schedule.step()
         if not (step + 1) % 2:
             optimizer.zero_grad()
@@ -261,7 +266,9 @@ print(json.dumps(found), flush=True)
 def test_weights_and_state_have_the_bits_of_waiting(run_ranks, num_ranks: int) -> None:
     # among three ranks the order of additions depends on where a piece begins
     pieces = "forward_overlap.PIECE_BYTES = 8192" if num_ranks == 2 else ""
-    script = SAME.replace("ctx = topout.init()", f"{SLOW_LINK}\n{pieces}\nctx = topout.init()")
+    # of a length that the next forward does not outlast
+    link = f"{SLOW_LINK}\n{pieces}\ntravels_s = 0.002"
+    script = SAME.replace("ctx = topout.init()", f"{link}\nctx = topout.init()")
     for ended in run_ranks(script, num_ranks):
         assert ended.code == 0, ended.stderr
         for name, found in ended.said.items():

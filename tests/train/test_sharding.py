@@ -315,6 +315,26 @@ def test_samplers_without_an_end_or_an_honest_length_are_refused() -> None:
             iter(loader)
 
 
+class Growing(Own):
+    """Takes more of the data in each epoch, as a curriculum does."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: list(range(4 * (self.epoch + 1))))
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_sampler_may_have_another_length_in_each_epoch() -> None:
+    loaders = loaders_with(Growing)
+    for num in (4, 8, 12):
+        assert sorted(flat(loaders)) == list(range(num))
+        assert [len(loader) for loader in loaders] == [num // 4, num // 4]
+    loaders[0].set_epoch(0)
+    assert taken(loaders[0]) == [[0, 2]]
+
+
 def test_batches_of_an_own_batch_sampler_stay_together_and_the_last_are_divided() -> None:
     batches = [[0, 1], [2, 3, 4], [5, 6], [7, 8], [9, 10, 11, 12]]
     loaders = [shard(DataLoader(range(13), batch_sampler=Own(lambda: batches)), at(rank, 2)) for rank in range(2)]

@@ -58,6 +58,8 @@ def test_a_slow_rank_shows_as_waiting_of_its_tensor_parallel_peer(run_topout, tm
     assert peers["num_ranks"] == 2
     # two blocks forward; backward adds one, since the first block's input needs no gradient
     assert peers["num_collectives_per_step"] == pytest.approx(3.0)
+    # four products of 8 samples with 16 x 32 weights, forward and twice in backward: each rank does half of it
+    assert measures["compute"]["flops_per_step"] == 3 * 4 * 2 * 8 * 16 * 32
     assert digests == digests_without(run_topout, tmp_path / "plain", SCRIPTS / "tensor_parallel.py", 0)
 
 

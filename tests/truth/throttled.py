@@ -1,5 +1,6 @@
 """A network namespace whose loopback has a real rate limit: collectives inside it are slow because the wire is."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,10 @@ RATE = "300mbit"
 
 
 @contextmanager
-def throttled_loopback(name: str, rate: str = RATE) -> Iterator[list[str]]:
+def throttled_loopback(rate: str = RATE) -> Iterator[list[str]]:
     """Gives the words to put before a command, so that it runs where the loopback carries only `rate`."""
+    # the whole machine shares these names
+    name = f"topout-throttled-{os.getpid()}"
 
     def ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True)

@@ -4,6 +4,10 @@ The host runs ahead, so its rows for forward, backward and optimizer only tell h
 how long it waited for the device to catch up. What the device left open of a step is given to what held the host
 meanwhile: input, explicit communication, and the rest is `other`. Exposed communication inside the device's backward
 stays in backward here; kernels (`--profile`) tell it apart.
+
+Only some steps are followed. In the others the device is taken to have as much to do as it usually had; where nothing
+held the host, it worked in as much of the time. Work that a fast host leaves behind fills later steps: a barrier that
+only lets the device catch up is no waiting.
 """
 
 import numpy as np
@@ -13,7 +17,11 @@ from topout.schema.event import Kind
 from topout.trace.table import Bools, Int64s, RankTable
 
 DEVICE_PHASES = ("copy", "forward", "backward", "optimizer", "bubble")
-_HELD_HOST = ("input", "tensor", "wait", "transfer")
+_DEVICE = [PHASE[name] for name in DEVICE_PHASES]
+_HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
+_SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
+_MOST_STEPS_AHEAD = 32
+"""A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
 
 
 def runs_ahead(table: RankTable) -> bool:
@@ -37,33 +45,59 @@ def device_ns(table: RankTable, steps: Int64s) -> Int64s:
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:
     """[steps, PHASES] as the device lived them; every step keeps its length exactly."""
-    result = np.zeros_like(host_ns)
-    left = host_ns.sum(axis=1)
-    for phase in ("evaluation", "checkpoint"):
-        result[:, PHASE[phase]] = host_ns[:, PHASE[phase]]
-        left = left - host_ns[:, PHASE[phase]]
-    for phase, wanted in zip(DEVICE_PHASES, busy_ns.T, strict=True):
-        result[:, PHASE[phase]] = np.minimum(wanted, left)
-        left = left - result[:, PHASE[phase]]
-    for phase in _HELD_HOST:
-        result[:, PHASE[phase]] = np.minimum(host_ns[:, PHASE[phase]], left)
-        left = left - result[:, PHASE[phase]]
-    result[:, PHASE["other"]] = left
-    return _like_followed(result, host_ns, busy_ns.sum(axis=1) > 0)
-
-
-def _like_followed(result: Int64s, host_ns: Int64s, is_followed: Bools) -> Int64s:
-    """Steps that the recorder did not follow take the mean of those that it did; the host knows their serial phases."""
+    is_followed: Bools = busy_ns.sum(axis=1) > 0
     if not is_followed.any():
         return host_ns
-    aside = [PHASE["evaluation"], PHASE["checkpoint"]]
-    means = result[is_followed].sum(axis=0).astype(np.float64)
-    means[aside] = 0.0
-    filled = result.copy()
-    for step in np.flatnonzero(~is_followed):
-        serial_ns = host_ns[step, aside]
-        left = int(host_ns[step].sum() - serial_ns.sum())
-        filled[step] = (left * means / max(means.sum(), 1.0)).astype(np.int64)
-        filled[step, aside] = serial_ns
-        filled[step, means.argmax()] += host_ns[step].sum() - filled[step].sum()
-    return filled
+    result = np.zeros_like(host_ns)
+    result[:, _SERIAL] = host_ns[:, _SERIAL]
+    left_ns = (host_ns - result).sum(axis=1)
+    worked_ns = _worked_ns(host_ns, left_ns, busy_ns.sum(axis=1), is_followed)
+    like_ns = np.where(is_followed[:, np.newaxis], busy_ns, busy_ns[is_followed].sum(axis=0))
+    result[:, _DEVICE] = _divide(worked_ns, like_ns)
+    left_ns = left_ns - worked_ns
+    for phase in _HELD_HOST:
+        result[:, phase] = np.minimum(host_ns[:, phase], left_ns)
+        left_ns = left_ns - result[:, phase]
+    result[:, PHASE["other"]] = left_ns
+    return result
+
+
+def _worked_ns(host_ns: Int64s, left_ns: Int64s, busy_ns: Int64s, is_followed: Bools) -> Int64s:
+    """[steps]: how much of what serial phases left of a step the device worked."""
+    free_ns = left_ns - host_ns[:, _HELD_HOST].sum(axis=1)
+    given_ns = np.where(is_followed, busy_ns, _usual_ns(busy_ns, free_ns, is_followed))
+    wanted_ns = given_ns + _lag_ns(given_ns, host_ns.sum(axis=1))
+    worked_ns = np.minimum(busy_ns, left_ns)[is_followed].sum()
+    idle_ns = np.maximum(free_ns - busy_ns, 0)[is_followed].sum()
+    likely_ns = (free_ns * (worked_ns / max(worked_ns + idle_ns, 1))).astype(np.int64)
+    worked: Int64s = np.minimum(np.where(is_followed, wanted_ns, np.maximum(wanted_ns, likely_ns)), left_ns)
+    return worked
+
+
+def _usual_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> int:
+    """What the device had to do in a step that was not followed."""
+    if is_followed.all():
+        return 0
+    seen_ns = busy_ns[is_followed]
+    # a step in which it waited for a late peer is no measure of the others
+    mean_ns = np.minimum(seen_ns, 2 * np.median(seen_ns)).mean()
+    # following takes the host some time, and a device that has run dry waits for it
+    held_up_ns = np.median(free_ns[is_followed]) - np.median(free_ns[~is_followed])
+    return max(0, round(float(mean_ns - max(0.0, held_up_ns))))
+
+
+def _lag_ns(given_ns: Int64s, step_ns: Int64s) -> Int64s:
+    """[steps]: what the device still had to do where each step of the host began."""
+    most_ns = _MOST_STEPS_AHEAD * int(given_ns.mean())
+    lag_ns, lags_ns = 0, []
+    for gained_ns in (given_ns - step_ns).tolist():
+        lags_ns.append(lag_ns)
+        lag_ns = min(max(lag_ns + gained_ns, 0), most_ns)
+    return np.array(lags_ns, dtype=np.int64)
+
+
+def _divide(whole_ns: Int64s, like_ns: Int64s) -> Int64s:
+    """Each whole in the proportions of its row, exactly."""
+    parts: Int64s = np.rint(whole_ns[:, np.newaxis] * (like_ns / like_ns.sum(axis=1, keepdims=True))).astype(np.int64)
+    parts[np.arange(len(parts)), like_ns.argmax(axis=1)] += whole_ns - parts.sum(axis=1)
+    return parts

@@ -28,6 +28,8 @@ from topout.trace.table import Bools, Int64s, KeyNumbers, RankTable, collective_
 
 _NOTED_ASIDE = 0.01
 """Orders that a helper thread listens for are small beside what is trained with."""
+_LEAST_OF_GRADIENTS = 0.5
+"""They may be sent in half of their precision."""
 _EARLIEST = np.iinfo(np.int64).min
 
 
@@ -151,23 +153,31 @@ def measure_communication(
 ) -> Communication:
     """Sizes and rates of what was sent inside the window, as one rank sees it; `shares` are the mean shares."""
     sizes = [_message_bytes(table, *window_ns) for table in tables]
-    num_messages = sum(len(own) for own in sizes) / len(tables)
+    num_messages: float | None = sum(len(own) for own in sizes) / len(tables)
     known = np.concatenate([own[own > 0] for own in sizes])
     bytes_per_step = float(known.sum()) / len(tables) / num_steps if len(known) else None
     transfer_s = shares["transfer"] * (window_ns[1] - window_ns[0]) / num_steps / 1e9
     is_rate_known = not hides_waits(tables)
+    if any(map(runs_ahead, tables)) and not _are_gradients_in(bytes_per_step, tables):
+        num_messages, bytes_per_step, known = None, None, known[:0]
     backends = {table.facts["backend"] for table in tables if table.facts.get("backend")}
     return Communication(
         wait_share=None if is_split_withheld else shares["wait"],
         transfer_share=shares["transfer"],
         is_split_withheld=is_split_withheld,
         clock_skew_ns=skew_ns,
-        num_collectives_per_step=num_messages / num_steps,
+        num_collectives_per_step=None if num_messages is None else num_messages / num_steps,
         bytes_per_step=bytes_per_step,
         mean_message_bytes=float(known.mean()) if len(known) else None,
         bytes_per_s=bytes_per_step / transfer_s if is_rate_known and bytes_per_step and transfer_s > 0 else None,
         backend=", ".join(sorted(backends)) or None,
     )
+
+
+def _are_gradients_in(bytes_per_step: float | None, tables: Sequence[RankTable]) -> bool:
+    """On devices only what the script calls is seen, not DDP's buckets: a loss that it adds up is not what is sent."""
+    sizes = [size for table in tables if isinstance(size := table.facts.get("gradient_bytes"), int)]
+    return bytes_per_step is not None and bool(sizes) and bytes_per_step >= _LEAST_OF_GRADIENTS * max(sizes)
 
 
 def _message_bytes(table: RankTable, start_ns: int, end_ns: int) -> Int64s:

@@ -20,13 +20,21 @@ from topout.trace.table import Bools, Int64s
 
 COMMUNICATION = re.compile(r"nccl|rccl|nvshmem|oneccl|msccl", re.IGNORECASE)
 TENSOR_CORE = re.compile(
-    r"[hs]884|[hs]?1688|[hs]?16816|i8816|hmma|imma|wgmma|gmma|tensorop|xmma|flash_(fwd|bwd)|fmha|mfma|_MT\d+x\d+x\d+.*MI\d",
+    r"[hs]884|[hs]?1688|[hs]?16816|i8816|hmma|imma|wgmma|gmma|tensorop|xmma|flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|fmha|mfma"
+    r"|nvjet_|_MT\d+x\d+x\d+.*MI\d",
     re.IGNORECASE,
 )
 ARITHMETIC = re.compile(
-    r"gemm|gemv2T|conv|cutlass|xmma|cudnn|flash|fmha|attention|wgrad|dgrad|matmul|Cijk_", re.IGNORECASE
+    r"(?<!fb)gemm|gemv2T|nvjet_|conv(?!ert)|cutlass|xmma|cudnn|flash|fmha|attention|wgrad|dgrad|matmul|triton_tem_|Cijk_",
+    re.IGNORECASE,
 )
-"""Kernels limited by arithmetic; the others stream through memory."""
+"""Kernels limited by arithmetic; the others stream through memory, also those of FBGEMM that look embeddings up."""
+STREAMING = re.compile(
+    r"triton_(poi|red|per|for|spl)_|cudnn::ops::|\bbn_(fw|bw)|batchnorm|pooling_(fw|bw)|nchwToNhwc|nhwcToNchw"
+    r"|convertTensor|scalePackedTensor|OffsetsKernel",
+    re.IGNORECASE,
+)
+"""Never limited by arithmetic, also where a name tells of it: cuDNN's own, and what is fused with a convolution."""
 ARITHMETIC_OPERATORS = re.compile(
     r"::(_?(add)?[bm]?mm|addmm_|baddbmm|linear|_?convolution\w*|mkldnn_\w+|conv\dd|slow_conv\w*|thnn_conv\w*"
     r"|_?scaled_dot_product\w*|matmul|mkl_linear|einsum)$"
@@ -58,7 +66,7 @@ def measure_device(profiles: Sequence[Profile]) -> Device | None:
 
 def memory_bound_share(profiles: Sequence[Profile]) -> float | None:
     """Of the time in computing kernels (operators, on a processor) the share that streams through memory."""
-    kernels = [_matched_ns(profile.kernels, ARITHMETIC, leave_out=COMMUNICATION) for profile in profiles]
+    kernels = [_computing_ns(profile.kernels, ARITHMETIC) for profile in profiles]
     parts = kernels if any(total for _, total in kernels) else [_operator_ns(profile.operators) for profile in profiles]
     arithmetic, total = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
     return 1 - arithmetic / total if total else None
@@ -96,14 +104,16 @@ def _matches(names: Sequence[str], pattern: re.Pattern[str]) -> Bools:
     return np.array([known[name] for name in names], dtype=bool)
 
 
-def _matched_ns(events: Events, pattern: re.Pattern[str], leave_out: re.Pattern[str]) -> tuple[int, int]:
-    counts = ~_matches(events.names, leave_out)
-    length_ns = events.end_ns - events.start_ns
-    return int(length_ns[_matches(events.names, pattern) & counts].sum()), int(length_ns[counts].sum())
+def _computing_ns(kernels: Events, pattern: re.Pattern[str]) -> tuple[int, int]:
+    """Time of the kernels that match, and of all that compute."""
+    counts = ~_matches(kernels.names, COMMUNICATION)
+    is_chosen = _matches(kernels.names, pattern) & ~_matches(kernels.names, STREAMING)
+    length_ns = kernels.end_ns - kernels.start_ns
+    return int(length_ns[is_chosen & counts].sum()), int(length_ns[counts].sum())
 
 
 def _tensor_core_share(profiles: Sequence[Profile]) -> float | None:
-    parts = [_matched_ns(profile.kernels, TENSOR_CORE, leave_out=COMMUNICATION) for profile in profiles]
+    parts = [_computing_ns(profile.kernels, TENSOR_CORE) for profile in profiles]
     total = sum(whole for _, whole in parts)
     return sum(part for part, _ in parts) / total if total else None
 

@@ -96,11 +96,31 @@ def feeds_training(table: RankTable, batches: NDArray[np.intp], backward_ns: Int
     in_order, times = iterators[order], start_ns[order]
     is_last = np.append(in_order[1:] != in_order[:-1], True) if len(order) else np.empty(0, dtype=bool)
     next_own_ns = np.append(times[1:], _NEVER)
+    next_backward_ns = _next(backward_ns, times)
+    # an only batch may come while a teacher or frozen layers are in evaluation mode: training does not end that
+    is_apart = _is_evaluating(table, times) & ~(
+        _is_only(table, batches)[order] & _is_evaluating(table, next_backward_ns)
+    )
     # after an iterator's last batch only a backward before anybody's next batch counts
     next_any_ns = _next(start_ns, times + 1)
-    until_ns = np.where(is_last, np.where(_is_evaluating(table, times), times, next_any_ns), next_own_ns)
-    is_followed = _next(backward_ns, times) < until_ns
+    until_ns = np.where(is_last, np.where(is_apart, times, next_any_ns), next_own_ns)
+    is_followed = next_backward_ns < until_ns
     return np.isin(iterators, np.unique(in_order[is_followed]))
+
+
+def _is_only(table: RankTable, rows: NDArray[np.intp]) -> Bools:
+    """For each of these rows of loaders, whether its iterator handed out one batch at most."""
+    is_batch = (table.kind[rows] == Kind.INPUT) & (table.value[rows] != 0)
+    _, iterators = np.unique(table.ref[rows], return_inverse=True)
+    only: Bools = np.bincount(iterators, weights=is_batch)[iterators] <= 1
+    return only
+
+
+def has_only_modes(table: RankTable) -> bool:
+    """Whether nothing but the mode of a model tells that this rank evaluated: rollouts and generation look the same."""
+    batches = table.rows(Kind.INPUT, Kind.LOADER)
+    is_training = feeds_training(table, batches, table.start_ns[table.rows(Kind.BACKWARD)])
+    return len(table.rows(Kind.EVALUATION)) == 0 and bool(is_training.all())
 
 
 def _is_evaluating(table: RankTable, times_ns: Int64s) -> Bools:

@@ -66,7 +66,7 @@ def memory_evidence(memory: Memory) -> tuple[str, ...]:
     told = [f"An allocation{asked} failed for lack of memory."]
     used, total, where = (
         (memory.peak_device_bytes, memory.device_total_bytes, "device")
-        if memory.device_total_bytes is not None
+        if memory.ran_out_on == "device"
         else (memory.peak_host_bytes, memory.host_total_bytes, "host")
     )
     if used is not None and total is not None:
@@ -120,6 +120,13 @@ def _serial(measures: Measures, cause: Cause) -> tuple[str, ...]:
         who = ", ".join(map(str, serial.ranks))
         told.append(
             f"For {percent(serial.single_rank_share)} of the time only rank {who} is at it while the others wait."
+        )
+    if serial.steps_per_rollout is not None and cause.phase == "evaluation":
+        every = round(serial.steps_per_rollout)
+        often = "in most steps" if every < 2 else f"every {every} steps"
+        told.append(
+            f"Evaluation is told by a model in evaluation mode, {often}: rollouts and generation look the same. "
+            'topout.span("evaluation") names one.'
         )
     return tuple(told)
 

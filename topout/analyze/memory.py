@@ -19,6 +19,7 @@ _SIGNS = re.compile(
     r"|torch\.(cuda\.)?OutOfMemoryError|out of memory: the kernel killed",
     re.IGNORECASE | re.MULTILINE,
 )
+_ON_DEVICE = re.compile(r"(CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _REQUESTED = re.compile(r"tried to allocate\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
@@ -32,7 +33,8 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
     host_total = _host_total(run)
     device_total = _largest(tables, "device_total_bytes")
     parts = {name: _largest(tables, name) for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")}
-    is_on_device = device_total is not None and (told or {}).get("device") != "cpu"
+    ran_out_on = _ran_out_on(told, failure or "") if is_out else None
+    is_on_device = ran_out_on == "device" if ran_out_on else device_total is not None
     ranks_per_host = max((_num_on_host(tables, table.host) for table in tables), default=1)
     limit = device_total if is_on_device else host_total // ranks_per_host if host_total is not None else None
     used = peak_device if is_on_device else peak_host
@@ -46,6 +48,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         optimizer_bytes=parts["optimizer_bytes"],
         is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
         is_out_of_memory=is_out,
+        ran_out_on=ran_out_on,
         requested_bytes=requested,
         largest_batch=_largest_batch(
             batch=_largest(tables, "batch_size"),
@@ -63,10 +66,14 @@ def _largest_batch(
     if not batch or limit is None or needed is None or needed <= fixed or limit <= fixed:
         return None
     predicted = int(batch * (limit - fixed) / (needed - fixed))
-    if predicted < 1:
-        return None  # no batch at all would fit: what failed does not grow with the batch
-    # whatever the arithmetic says, a batch that failed is too large
-    return min(predicted, batch - 1) if is_too_large else predicted
+    if is_too_large:  # whatever the arithmetic says
+        predicted = min(predicted, batch - 1)
+    return predicted if predicted >= 1 else None  # no batch at all would fit: what failed does not grow with it
+
+
+def _ran_out_on(told: Mapping[str, Any] | None, failure: str) -> str:
+    is_on_device = told.get("device") != "cpu" if told is not None else _ON_DEVICE.search(failure) is not None
+    return "device" if is_on_device else "host"
 
 
 def _requested_bytes(text: str) -> int | None:

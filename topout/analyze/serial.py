@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from topout.analyze.evaluations import has_only_modes
 from topout.analyze.segments import PHASE, Stretches
 from topout.analyze.steps import Phases
 from topout.schema.measures import Serial
@@ -25,7 +26,14 @@ def measure_serial(phases: Phases, shares: dict[str, float]) -> Serial:
         checkpoint_share=shares["checkpoint"],
         single_rank_share=_single_rank_ns(phases) / phases.elapsed_ns if len(phases.tables) > 1 else None,
         ranks=ranks,
+        steps_per_rollout=_steps_per_rollout(phases),
     )
+
+
+def _steps_per_rollout(phases: Phases) -> float | None:
+    """Of evaluations that all ranks make together, and that nobody named and no loader fed."""
+    num_apart = int((phases.phase_ns[:, :, PHASE["evaluation"]] > 0).all(axis=0).sum())
+    return len(phases.steps) / num_apart if num_apart and all(map(has_only_modes, phases.tables)) else None
 
 
 def _single_rank_ns(phases: Phases) -> int:

@@ -118,7 +118,8 @@ def _place_in_group(environ: Mapping[str, str]) -> Place:
     local_rank = _local_rank(environ)
     local_world_size = environ.get("LOCAL_WORLD_SIZE", "1")
     return joined(
-        _device(local_rank),
+        # whoever has joined without this variable, as processes of mp.spawn do, has chosen its GPU by itself
+        _device(local_rank) if "LOCAL_RANK" in environ else _present_device(),
         local_rank=local_rank,
         local_world_size=int(local_world_size) if local_world_size.isdecimal() else 1,
     )
@@ -131,6 +132,10 @@ def _place_alone() -> Place:
 def _local_rank(environ: Mapping[str, str]) -> int:
     text = environ.get("LOCAL_RANK", "0")
     return int(text) if text.isdecimal() else 0
+
+
+def _present_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _device(local_rank: int) -> torch.device:

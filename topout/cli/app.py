@@ -110,7 +110,7 @@ app.command(
     "topout.cli.scale:scale",
     name="scale",
     help="Run a script on several numbers of ranks and say how it scales.",
-    usage="Usage: topout scale [OPTIONS] SCRIPT [ARGS...]",
+    usage="Usage: topout scale [OPTIONS] SCRIPT [ARGS...] | RUN...",
     sort_key=11,
 )
 app.command(
@@ -131,7 +131,7 @@ app.command(
     "topout.cli.plan:plan",
     name="plan",
     help="Say how many nodes are worth asking for.",
-    usage="Usage: topout plan JOB --system SYSTEM --samples N [OPTIONS]",
+    usage="Usage: topout plan JOB --system SYSTEM (--samples N | --target-loss LOSS) [OPTIONS]",
     sort_key=14,
 )
 app.command(

@@ -1,6 +1,7 @@
 """`topout calibrate`: a recorded run becomes a description that `topout simulate` takes."""
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +41,8 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     print(target)
     for note in notes:
         print(f"Note    {note}", file=sys.stderr)
-    print(f"Next    topout simulate {target} --system {target} --nodes 1..16", file=sys.stderr)
+    named = shlex.quote(str(target))
+    print(f"Next    topout simulate {named} --system {named} --nodes 1..16", file=sys.stderr)
     return ExitCode.FINE
 
 

@@ -1,5 +1,6 @@
 """`topout compare`: is run B slower than run A, by how much, and where?"""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -42,7 +43,7 @@ def compare(
     has_failed = threshold_share is not None and comparison.is_slower_by(threshold_share)
     if has_failed:
         print(f"B is slower by more than {fail_on}.", file=sys.stderr)
-    print(f"Next    topout analyze {b if comparison.ratio.value >= 1 else a}", file=sys.stderr)
+    print(f"Next    topout analyze {shlex.quote(str(b if comparison.ratio.value >= 1 else a))}", file=sys.stderr)
     return ExitCode.FINDINGS if has_failed else ExitCode.FINE
 
 

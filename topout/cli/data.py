@@ -2,6 +2,7 @@
 
 import json as json_text
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -52,8 +53,9 @@ def info(path: Path, /, *, source: Annotated[str | None, Parameter(name="--from"
     if not found.num_samples:
         print("\nThere is nothing to pack there.", file=sys.stderr)
         return ExitCode.FINE
+    named = shlex.quote(str(path))
     is_pack = found.format == "pack"
-    print(f"\nNext    {f'topout data check {path}' if is_pack else f'topout pack {path} DST'}", file=sys.stderr)
+    print(f"\nNext    {f'topout data check {named}' if is_pack else f'topout pack {named} DST'}", file=sys.stderr)
     return ExitCode.FINE
 
 
@@ -96,13 +98,14 @@ def check(
         print(json_text.dumps(told, indent=2))
     else:
         _print_check(path, found, compared)
+    named = shlex.quote(str(path))
     if found.damages:
         is_lost = MANIFEST_NAME in found.files
-        mend = f"topout pack SRC {path} --force   (pack.json cannot be mended)"
-        print(f"\nNext    {mend if is_lost else f'topout data check {path} --repair'}", file=sys.stderr)
+        mend = f"topout pack SRC {named} --force   (pack.json cannot be mended)"
+        print(f"\nNext    {mend if is_lost else f'topout data check {named} --repair'}", file=sys.stderr)
         return ExitCode.FINDINGS
     if compared is not None and compared.differences:
-        print(f"\nNext    topout pack {source} {path} --force", file=sys.stderr)
+        print(f"\nNext    topout pack {shlex.quote(str(source))} {named} --force", file=sys.stderr)
         return ExitCode.FINDINGS
     return ExitCode.FINE
 

@@ -32,8 +32,8 @@ def doctor(
 ) -> int:
     """Check versions, limits, kernels, links and file systems of this machine, or of every host of an allocation.
 
-    Takes less than a minute. Measures with files of its own, which it removes, and with connections among the job's
-    hosts alone. Exit code 3 when something makes training fail.
+    Takes less than a minute, with --kernels some. Measures with files of its own, which it removes, and with
+    connections among the job's hosts alone. Exit code 3 when something makes training fail.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ and the job's exit code would be that of a kill.
 """
 
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ def finish(folder: RunFolder) -> Finished:
         return _left_alone(folder) or _finish(folder)
     except Exception as error:
         problem = f"topout: the run has ended, but could not be explained ({type(error).__name__}: {error})"
-        return Finished(text=f"{problem}\nNext    topout analyze {near(folder.path)}")
+        return Finished(text=f"{problem}\nNext    {_analyze(folder)}")
 
 
 def _finish(folder: RunFolder) -> Finished:
@@ -64,7 +65,11 @@ def _left_alone(folder: RunFolder) -> Finished | None:
         f"topout: the run is too large to be explained here: its {num_bytes / 1e9:,.1f} GB of recordings may take "
         f"{needed / 1e9:,.1f} GB of memory, more than half of the {free / 1e9:,.1f} GB that are free"
     )
-    return Finished(text=f"{problem}\nNext    topout analyze {near(folder.path)}   on a host with more memory")
+    return Finished(text=f"{problem}\nNext    {_analyze(folder)}   on a host with more memory")
+
+
+def _analyze(folder: RunFolder) -> str:
+    return f"topout analyze {shlex.quote(near(folder.path))}"
 
 
 def _free_bytes() -> int:

@@ -19,7 +19,7 @@ from topout.report.json_report import encode
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.hardware import Device, devices, sources
 from topout.schema.run_folder import open_run
-from topout.study.devices import rank_devices, read_prices
+from topout.study.devices import rank_devices, read_prices, unranked_prices
 
 HARDWARE_VERSION = 1
 
@@ -89,6 +89,8 @@ def _rank(run: Path, precision: str, prices: Path | None, page: Path | None, doc
     measures, _ = measure_run(folder)
     asked = read_prices(prices) if prices is not None else None
     found = rank_devices(measures, precision, asked)
+    if asked is not None and (note := unranked_prices(asked, found)) is not None:
+        print(f"Note    {note}", file=sys.stderr)
     if page is not None:
         local = local_roofs(read_diagnosis(doctor), precision)
         ranking = Ranking(

@@ -3,7 +3,7 @@
 from topout.cli.rooflines import Ranking, rooflines
 from topout.report.stacks import Column, Stacks
 from topout.report.study_page import Answer, Section, StudyPage, Table
-from topout.study.devices import Fit
+from topout.study.devices import Fit, unranked_prices
 
 MOST_COLUMNS = 12
 
@@ -118,4 +118,6 @@ def _notes(found: Ranking) -> list[str]:
         notes.append(f"Measured by `topout doctor`: {hosts}. A job that shares the host reaches less.")
     if found.prices is None:
         notes.append("No prices were given: `--prices FILE` with dated prices and watts adds cost and energy.")
+    elif (unranked := unranked_prices(found.prices, found.fits)) is not None:
+        notes.append(unranked)
     return notes

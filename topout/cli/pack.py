@@ -1,5 +1,6 @@
 """`topout pack`: many small files, or another format, into few large files that are read at the speed of the disk."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -139,7 +140,7 @@ def _tell(report: PackReport, dst: Path, total_bytes: int, taken_s: float) -> No
         print(f"{report.num_shards_kept} of them were finished before and not read again.", file=sys.stderr)
     if manifest.num_skipped:
         print(f"{manifest.num_skipped:,} entries were left out: {dst / 'skipped.txt'}", file=sys.stderr)
-    print(f"\nNext    topout data info {dst}", file=sys.stderr)
+    print(f"\nNext    topout data info {shlex.quote(str(dst))}", file=sys.stderr)
 
 
 def _say(line: str) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from topout.analyze.measure import measure_run
+from topout.analyze.steps import read_tables
 from topout.schema.errors import TopoutError
+from topout.schema.measures import Measures
 from topout.schema.run_folder import RunFolder, is_file, is_folder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
 from topout.study.description import calibration_of
 from topout.study.losses import read_losses
+from topout.study.seen_samples import num_peers
 from topout.study.target_loss import samples_to
 from topout.study.work import Work, to_target
 
@@ -42,8 +45,8 @@ def look_into_run(job: str) -> Seen:
     if not is_file(path) or not is_file(RunFolder(folder).run_json):
         return Seen(job=str(path) if is_file(path) else job)
     measures, _ = measure_run(RunFolder(folder))
-    size, noise = measures.rank_samples_per_step, measures.noise_scale
-    batch = noise.batch_size if noise else size * measures.environment.num_ranks if size else None
+    noise = measures.noise_scale
+    batch = noise.batch_size if noise else _batch(measures, RunFolder(folder))
     probe, losses = folder / FILE, folder / LOSSES
     return Seen(
         job=str(path),
@@ -52,6 +55,12 @@ def look_into_run(job: str) -> Seen:
         losses=losses if is_file(losses) else None,
         script=_script(open_run(folder)[1]),
     )
+
+
+def _batch(measures: Measures, folder: RunFolder) -> int | None:
+    """Peers of a mesh work on the same samples."""
+    size = measures.rank_samples_per_step
+    return round(size * measures.environment.num_ranks / num_peers(read_tables(folder))) if size else None
 
 
 def _script(run: Mapping[str, Any]) -> str | None:

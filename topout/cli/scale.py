@@ -1,6 +1,7 @@
 """`topout scale`: a script on several numbers of ranks, or the folders of runs that were made so."""
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -230,7 +231,7 @@ class _Place:
                     found.append(one)
         except KeyboardInterrupt:
             if found:
-                folders = " ".join(run.folder or run.name for run in found)
+                folders = shlex.join(run.folder or run.name for run in found)
                 account.say(f"\nWhat was run so far:\n  topout scale {folders}")
             raise
         return found

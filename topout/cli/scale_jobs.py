@@ -5,6 +5,7 @@ time and on different hosts: what they share, such as a file system, they share 
 """
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ def run_jobs(planned: Sequence[tuple[Point, Submission]], repeats: int, account:
         _await(jobs, repeats, account.say)
     except KeyboardInterrupt:
         if jobs:
-            folders = " ".join(near(job.path) for _, job in jobs)
+            folders = shlex.join(near(job.path) for _, job in jobs)
             account.say(f"\nThe jobs stay in line. When they have ended:\n  topout scale {folders}")
         raise
     return [run for point, job in jobs for run in observed_of(job, point, account)]

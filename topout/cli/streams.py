@@ -1,19 +1,40 @@
 """What is done where output cannot go as it should: an encoding without the character, a reader gone, a full disk."""
 
+import codecs
 import errno
 import io
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from topout.schema.errors import ExitCode, TopoutError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
+_Instead = tuple[str | bytes, int]
+_PLAIN = dict.fromkeys("█▉▊▋▌▍▎▏", "#") | {"–": "-", "…": "...", "’": "'", "·": "|", "×": "x", "µ": "u"}
+"""Signs of our own pages, and what an encoding without them has instead."""
+
+
 def bear_any_character() -> None:
-    """A question mark on stdout in place of what its encoding does not have, unless the user wants it otherwise."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
+    """Signs that an encoding does not have are written plainly, unless the user wants it otherwise.
+
+    In place of any other character stdout, which has columns, gets a question mark, and stderr its number.
+    """
+    streams = ((sys.stdout, "strict", "replace"), (sys.stderr, "backslashreplace", "backslashreplace"))
+    for stream, usual, otherwise in streams:
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == usual:
+            name = f"topout-{otherwise}"
+            codecs.register_error(name, partial(_plainly, codecs.lookup_error(otherwise)))
+            stream.reconfigure(errors=name)
+
+
+def _plainly(otherwise: Callable[[UnicodeError], _Instead], error: UnicodeError) -> _Instead:
+    if isinstance(error, UnicodeEncodeError) and (sign := _PLAIN.get(error.object[error.start])):
+        return sign, error.start + 1
+    return otherwise(error)
 
 
 def silence(fd: int) -> None:

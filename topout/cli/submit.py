@@ -37,7 +37,7 @@ OPTIONS = frozenset({
 FLAGS = frozenset({"--dry-run", "--rehearse", *run_options.ASKING})
 """Options without a value."""
 _OF_TASKS = frozenset({"-n", "--num-ranks", "--per-node"})
-"""In a container the scheduler starts the ranks, and these are said to it alone."""
+"""In a container the scheduler starts the ranks, and gets the number that these come to."""
 _REHEARSED = frozenset({
     "-m", "--module", "--data-share", "--batch", "--filter", "--record", "--no-record", "--packs", "--ddp",
     "--no-onednn-backward",
@@ -66,7 +66,7 @@ def arrange(tokens: list[str]) -> list[str]:
         raise TopoutError(
             f"--dry-run stands after {rest[0]}.",
             why="there it is the script's own, and the job would be submitted for real",
-            do=f"--dry-run before {rest[0]}; if the script knows it, too: topout submit … -- {' '.join(rest)}",
+            do=f"--dry-run before {rest[0]}; if the script knows it, too: topout submit … -- {shlex.join(rest)}",
         )
     return [*own, *handed_on, "--", *rest]
 
@@ -143,15 +143,15 @@ def submit(
     name, reason = choose_scheduler(site, os.environ)
     nodes = _at_least_one("--nodes", nodes)
     check_min_nodes(spec, nodes)
-    dropped = _OF_TASKS if site.container else frozenset()
-    kept = _flat(words for words in _grouped(run_option) if words[0] not in dropped)
+    ranks_per_node = _ranks_per_node(spec, nodes, site)
+    options = _in_tasks(run_option, spec, nodes, ranks_per_node or 1) if site.container else run_option
     submission = Submission(
         scheduler=name,
         plugin=load_scheduler(name),
         site=site,
         nodes=nodes,
-        ranks_per_node=_ranks_per_node(spec, nodes, site),
-        options=(*kept, *(("--runs", runs) if runs is not None else ())),
+        ranks_per_node=ranks_per_node,
+        options=(*options, *(("--runs", runs) if runs is not None else ())),
         script_words=script_and_args,
         name=_job_name(spec),
         folder=Path.cwd(),
@@ -200,7 +200,8 @@ def _submit(submission: Submission) -> int:
     _talk(f"Job     {job.job_id or 'without a number that topout can read'} ({submission.plugin.TITLE})")
     if evaluation_id:
         _talk(f"Then    {evaluation_id} evaluates")
-    _talk(f"Script  {near(job.script)}\nOutput  {near(job.output)}\nNext    topout watch {near(job.path)}")
+    _talk(f"Script  {near(job.script)}\nOutput  {near(job.output)}")
+    _talk(f"Next    topout watch {shlex.quote(near(job.path))}")
     return 0
 
 
@@ -231,9 +232,20 @@ def _flat(groups: Iterable[list[str]]) -> list[str]:
     return [word for group in groups for word in group]
 
 
+def _in_tasks(run_option: Sequence[str], spec: RunSpec, nodes: int, ranks_per_node: int) -> list[str]:
+    """Options of `topout run` where the scheduler starts every rank, and how many was settled here."""
+    kept = _flat(words for words in _grouped(run_option) if words[0] not in _OF_TASKS)
+    is_asked = spec.num_ranks is not None or spec.per_node is not None
+    # a task that is alone would take itself for the launcher of its host
+    is_told = is_asked or nodes * ranks_per_node == 1
+    return [*kept, *(("--per-node", str(ranks_per_node)) if is_told else ())]
+
+
 def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:
     if isinstance(spec.per_node, int):
         return _at_least_one("--per-node", spec.per_node)
+    if site.container and spec.per_node is not None:
+        return _tasks_for(spec.per_node, spec.origins["per_node"], site)
     if spec.num_ranks is not None:
         if spec.num_ranks < 1 or spec.num_ranks % nodes:
             raise TopoutError(
@@ -243,6 +255,19 @@ def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:
             )
         return spec.num_ranks // nodes
     return site.gpus_per_node or None
+
+
+def _tasks_for(word: str, origin: str, site: Site) -> int:
+    """One for each thing of a kind, where no launcher on the nodes can count them."""
+    known = {"node": 1, "gpu": site.gpus_per_node}.get(word)
+    if not known:
+        raise TopoutError(
+            f"--per-node {word} is not possible in a container.",
+            why="there the scheduler starts the ranks, and must be told their number before anyone sees the nodes"
+            + ("" if origin == "command line" else f"; {origin} says it"),
+            do="--gpus 4, with as many as a node has" if word == "gpu" else "--per-node 2, with as many as a node has",
+        )
+    return known
 
 
 def _evaluation_words(eval_job: str | None, *, is_checked: bool) -> tuple[str, ...]:

@@ -126,19 +126,22 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
         from topout.cli.finish import finish
 
         finished = finish(result.folder)
-    if is_json:
-        from topout.cli.streams import bear_any_character
+    from topout.cli.streams import bear_any_character
 
-        bear_any_character()
+    # now that no script inherits it
+    bear_any_character()
+    if is_json:
         with contextlib.suppress(BrokenPipeError):
             print((finished.json_text if finished else None) or _bare(result), flush=True)
     elif finished is not None and not is_quiet:
         _talk(f"\n{finished.text}")
     elif result.folder is not None and not is_quiet and not result.is_refused:
+        from shlex import quote
+
         from topout.schema.near import near
 
         place = near(result.folder.text)
-        _talk(f"\nRun     {place}\nNext    topout analyze {place}")
+        _talk(f"\nRun     {place}\nNext    topout analyze {quote(place)}")
     if result.last_words is not None:
         _talk(f"\n{result.last_words}")
     return result.exit_code

@@ -5,6 +5,7 @@ Watching costs the job nothing and needs no connection to it, only the folder. F
 
 import json
 import os
+import shlex
 import statistics
 import sys
 import time
@@ -79,7 +80,7 @@ def _watch(path: Path, *, once: bool, json_output: bool) -> None:
         last = _follow(watcher, console) if console.is_terminal else _follow_in_a_log(watcher)
     if last.note is not None:
         print(f"Note    {last.note}", file=sys.stderr)
-    print(f"Next    topout analyze {path}", file=sys.stderr)
+    print(f"Next    topout analyze {shlex.quote(str(path))}", file=sys.stderr)
 
 
 def _job(run: Path) -> "JobFolder | None":

@@ -15,7 +15,7 @@ _numbers = iter(range(1 << 20, 1 << 62))
 
 
 class FeedCounters:
-    """Totals of one loader since it was made."""
+    """Totals of one loader since it was made, or of all loaders of this process."""
 
     def __init__(self) -> None:
         self.num_samples = 0
@@ -34,6 +34,15 @@ class FeedCounters:
             recorder.at_pulse.append(self.tell)
             recorder.at_finish.append(self.tell)
         return recorder
+
+    def add(self, num_samples: int, num_bytes: int, num_skipped: int, wait_ns: int, queue_depth: int) -> None:
+        """One batch."""
+        self.num_samples += num_samples
+        self.num_batches += 1
+        self.num_bytes += num_bytes
+        self.num_skipped += num_skipped
+        self.wait_ns += wait_ns
+        self.queue_depth = queue_depth
 
     def tell(self) -> None:
         if self._recorder is not None:
@@ -54,12 +63,16 @@ class FeedCounters:
         }
 
 
+_of_all = FeedCounters()
+"""What is recorded: a loader for training and one for validation would write in turns under one name."""
+
+
 class WaitRecord:
     """The rows of one iteration, those that the tap of DataLoaders writes."""
 
     def __init__(self, counters: FeedCounters, batch_size: int, num_threads: int) -> None:
         self._counters = counters
-        self._recorder = counters.attach()
+        self._recorder = _of_all.attach()
         self._topout_facts: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_threads}
         """Read by the recorder from whatever fed the last batch."""
         if self._recorder is not None:
@@ -74,13 +87,8 @@ class WaitRecord:
 
     def took(self, start_ns: int, num_samples: int, num_bytes: int, num_skipped: int, queue_depth: int) -> None:
         duration_ns = now_ns() - start_ns
-        counters = self._counters
-        counters.num_samples += num_samples
-        counters.num_batches += 1
-        counters.num_bytes += num_bytes
-        counters.num_skipped += num_skipped
-        counters.wait_ns += duration_ns
-        counters.queue_depth = queue_depth
+        for counters in (self._counters, _of_all):
+            counters.add(num_samples, num_bytes, num_skipped, duration_ns, queue_depth)
         recorder = self._recorder
         if recorder is None:
             return

@@ -98,7 +98,7 @@ def _row(rank: Rank, host: Host) -> tuple[str, ...]:
         ranges({core.socket for core in of_rank}),
         ranges(rank.numa),
         str(rank.num_threads),
-        "" if rank.gpu is None else f"{rank.gpu}{_in_brackets(gpu)}",
+        "" if rank.gpu is None else f"{_gpu(rank)}{_in_brackets(gpu)}",
         "" if nic is None else f"{nic.hca or nic.name}{_in_brackets(nic.numa)}",
     )
 
@@ -210,13 +210,19 @@ def _remote_gpu(host: Host, ranks: Sequence[Rank]) -> list[str]:
     first = far[0]
     return [
         f"{_ranks([rank.rank for rank in far])}: the GPU sits in another NUMA domain than the cores "
-        f"(rank {first.rank}: GPU {first.gpu} in {_gpu_domain(first, host)}, cores in {ranges(first.numa)}), "
+        f"(rank {first.rank}: GPU {_gpu(first)} in {_gpu_domain(first, host)}, cores in {ranges(first.numa)}), "
         "so copies take the long way; see --bind gpu."
     ]
 
 
 def _gpu_domain(rank: Rank, host: Host) -> int | None:
-    return host.gpu_numa[rank.gpu] if rank.gpu is not None and rank.gpu < len(host.gpu_numa) else None
+    gpu = _gpu(rank)
+    return host.gpu_numa[gpu] if gpu is not None and gpu < len(host.gpu_numa) else None
+
+
+def _gpu(rank: Rank) -> int | None:
+    """As the host counts."""
+    return rank.gpu if rank.gpu_on_host is None else rank.gpu_on_host
 
 
 def _remote_nic(host: Host, ranks: Sequence[Rank]) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from topout.host.kernel_files import field_of, read_int, read_text
+from topout.host.kernel_files import DEVICES_OF_NVIDIA, field_of, read_int, read_text
 
 _PROC = Path("/proc")
 _LIST_S = 20.0
@@ -92,8 +92,7 @@ def _nvidia_gpus(sys_root: Path, proc_root: Path) -> list[Gpu]:
 
 
 def _has_device() -> bool:
-    """/dev/dxg is the way to a GPU inside Windows."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+    return any(Path(device).exists() for device in DEVICES_OF_NVIDIA)
 
 
 def _ask_driver() -> str:

@@ -6,6 +6,9 @@ Not for files that a user wrote: there, what cannot be read is an error that the
 import os
 from os import PathLike
 
+DEVICES_OF_NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
+"""Either leads to a GPU; the second inside Windows, where /proc and /sys say nothing of one."""
+
 
 def read_text(path: str | PathLike[str]) -> str:
     # open() on a plain string: a large host has hundreds of these files, and pathlib takes longer than reading them

@@ -14,7 +14,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 
-from topout.host.kernel_files import field_of, names_in, read_int, read_text
+from topout.host.kernel_files import DEVICES_OF_NVIDIA, field_of, names_in, read_int, read_text
 from topout.host.nics import read_nics
 from topout.schema.light_dataclass import replace
 from topout.schema.world import Core, Host
@@ -43,7 +43,9 @@ def read_host(environ: Mapping[str, str] = os.environ, sys_root: Folder = _SYS, 
     """Everything but the address; which interface leads to the other hosts depends on them."""
     cores = read_cores(allowed_cores(sys_root, proc_root), sys_root)
     gpus = []
-    if any(map(os.path.exists, (f"{proc_root}/driver/nvidia", f"{sys_root}/class/kfd"))):
+    # a container may hide the driver's part of /proc
+    devices = DEVICES_OF_NVIDIA if proc_root == _PROC else ()
+    if any(map(os.path.exists, (f"{proc_root}/driver/nvidia", f"{sys_root}/class/kfd", *devices))):
         from pathlib import Path
 
         from topout.host.gpus import list_gpus, visible_gpus

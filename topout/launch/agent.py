@@ -21,7 +21,7 @@ from topout.launch.first_failure import RankEnd
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
-from topout.launch.outcome import AT_ONCE, Cause, Orders
+from topout.launch.outcome import AT_ONCE, Cause, Orders, after_signal
 from topout.launch.plain_values import from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
@@ -66,7 +66,9 @@ class Agent:
                 try:
                     message = self._next(signals)
                 except EndedByError as error:
-                    self._wire.send("leaving", number=error.number)
+                    # the head may be asking, or have sent the start already
+                    orders = list(after_signal(error.number))
+                    self._wire.send("ending", cause=Cause.INTERRUPTED, orders=orders, number=error.number, rank=None)
                     return 128 + error.number
                 if message is None:
                     return int(ExitCode.JOB_FAILED)
@@ -162,15 +164,21 @@ class Agent:
         folder = RunFolder(run)
         if os.path.exists(folder.inside(RUN_JSON)):  # noqa: PTH110
             return folder
-        import tempfile
-        from pathlib import Path
+        from topout.launch.temporary_runs import make_private, temporary_runs
 
         # no shared file system: keep this host's files here, and say where
-        own = Path(tempfile.gettempdir()) / "topout-runs" / folder.path.name
-        (own / "logs").mkdir(parents=True, exist_ok=True)
+        root = temporary_runs()
+        own = RunFolder(f"{root}/{folder.path.name}")
+        try:
+            make_private(root)
+            os.makedirs(own.inside("logs"), exist_ok=True)  # noqa: PTH103
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+            self._wire.send("note", text=f"{run} is not there, and nothing is kept of its ranks: {why}")
+            return None
         host = self._member.host.name
-        self._wire.send("note", text=f"{run} is not there; the files of its ranks are in {host}:{own}")
-        return RunFolder(own)
+        self._wire.send("note", text=f"{run} is not there; the files of its ranks are in {host}:{own.text}")
+        return own
 
 
 class FollowingFellows:

@@ -90,8 +90,9 @@ class Gathering:
             before = time.monotonic()
             signals.raise_if_asked()
             now = time.monotonic()
-            # stopped by Ctrl-Z, nobody could arrive
+            # stopped by Ctrl-Z, nobody could arrive, nor be heard
             progress_at += now - before
+            self._pending = {fd: (wire, at + now - before) for fd, (wire, at) in self._pending.items()}
             if len(self._links) > num_before:
                 progress_at = now
             self._drop_silent(now)

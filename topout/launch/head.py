@@ -322,12 +322,12 @@ class Head:
         def reader(number: int, link: Link) -> Callable[[], None]:
             def read() -> None:
                 for reply in link.wire.receive():
-                    if reply.get("kind") == "leaving":
+                    if reply.get("kind") == "ending" and reply.get("cause") == Cause.INTERRUPTED:
                         raise EndedByError(int(reply["number"]))
                     if reply.get("kind") == kind:
                         replies[number] = reply
                 if not link.wire.is_open:
-                    signals.raise_if_asked()
+                    signals.raise_if_asked(may_pause=False)
                     raise _lost_at_start(link, "its connection broke")
 
             return read
@@ -342,7 +342,7 @@ class Head:
             while len(replies) < len(asked):
                 for key, _ in self._selector.select(0.1):
                     key.data()
-                signals.raise_if_asked()
+                signals.raise_if_asked(may_pause=False)
                 if time.monotonic() > deadline and len(replies) < len(asked):
                     silent = next(link for number, link in asked.items() if number not in replies)
                     raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")

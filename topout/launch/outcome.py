@@ -32,7 +32,9 @@ class Limits:
     """How long the launcher waits for what, in seconds."""
 
     exit_s: float = 5.0
-    """From a rank's last line or its traceback to its end."""
+    """From a rank's last line or its traceback to its end, when it does nothing any more."""
+    writing_s: float = 1800.0
+    """The same, however much it still writes."""
     hang_named_s: float = 6.0
     """From the last progress to the line that names who holds the job up."""
     stopped_s: float = 30.0
@@ -58,6 +60,10 @@ AFTER_A_FAILURE: Orders = ((0.0, signal.SIGTERM), (2.0, signal.SIGKILL))
 AFTER_CTRL_C: Orders = ((0.0, signal.SIGINT), (3.0, signal.SIGTERM), (5.0, signal.SIGKILL))
 AFTER_TERMINATE: Orders = ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL))
 AT_ONCE: Orders = ((0.0, signal.SIGKILL),)
+
+
+def after_signal(number: int) -> Orders:
+    return AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
 
 
 @dataclass(frozen=True, kw_only=True)

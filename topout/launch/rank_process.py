@@ -34,6 +34,7 @@ class RankProcess:
         self.rank = rank
         self.signals_sent: set[int] = set()
         self.told_at_ns: int | None = None
+        self._warnings: set[int] = set()
         self.ended_at_ns: int | None = None
         self.status_fd, status_write_fd = os.pipe()
         self.out_fd, self.err_fd, out_fd, err_fd = -1, -1, -1, -1
@@ -96,12 +97,21 @@ class RankProcess:
                 os.killpg(self.pid, number)
 
     def warn(self, number: int) -> None:
-        """Passes the scheduler's warning on to a script that handles this signal itself."""
+        """For a script that handles the scheduler's warning itself: passed on once it does."""
+        self._warnings.add(number)
+        self.pass_warnings()
+
+    def pass_warnings(self) -> None:
+        """A script that still imports has no handler yet, and the signal would end it."""
+        if not self._warnings or not self.is_alive:
+            return
         from topout.launch.stop_agreement import catches
 
-        if self.is_alive and catches(self.pid, number):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, number)
+        for number in sorted(self._warnings):
+            if catches(self.pid, number):
+                self._warnings.discard(number)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.pid, number)
 
     def reap(self) -> bool:
         """True once the rank has ended; whatever it left behind in its group ends with it."""
@@ -128,6 +138,13 @@ class RankProcess:
                 return chr(file.read().rpartition(b")")[2].split()[0][0])
         except (OSError, IndexError):
             return None
+
+    def written_bytes(self) -> int:
+        """By the rank and its children, so far."""
+        # a launcher that starts ranks need not wait for it
+        from topout.record.process_tree import written_bytes
+
+        return written_bytes(self.pid)
 
     def close(self) -> None:
         for fd in (self.status_fd, self.out_fd, self.err_fd, self.pidfd):

@@ -5,7 +5,7 @@ few ports and the same token. Not where the ranks meet: their port is chosen and
 """
 
 # paths are texts here: `pathlib` takes longer to load than the handshake takes
-# ruff: noqa: PTH103, PTH108, PTH111, PTH120
+# ruff: noqa: PTH103, PTH108, PTH120
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from topout.host.nics import choose_interface, own_addresses, read_nics
 from topout.launch.token_proof import hmac_sha256, new_nonce
-from topout.launch.variables import is_this_host
+from topout.launch.variables import config_home, is_this_host
 from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
@@ -56,8 +56,10 @@ def job_token(job_id: str, environ: Mapping[str, str]) -> str:
 
 def _user_key(environ: Mapping[str, str]) -> bytes:
     """A random key in the user's home folder, which the hosts of a cluster share."""
-    home = environ.get("HOME") or os.path.expanduser("~")
-    path = f"{environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/topout/key"
+    home = config_home(environ)
+    if home is None:
+        raise _no_key("~/.config/topout/key", "this user has no home folder")
+    path = f"{home}/topout/key"
     try:
         with contextlib.suppress(FileNotFoundError):
             return _checked_key(path)
@@ -75,12 +77,16 @@ def _user_key(environ: Mapping[str, str]) -> bytes:
             os.unlink(own)
         return _checked_key(path)
     except OSError as error:
-        raise TopoutError(
-            f"The key of this user's jobs, {path}, cannot be read or made.",
-            why=error.strerror or str(error),
-            do=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16) in the job script, before the tasks are started",
-            exit_code=ExitCode.ENVIRONMENT,
-        ) from error
+        raise _no_key(path, error.strerror or str(error)) from error
+
+
+def _no_key(path: str, why: str) -> TopoutError:
+    return TopoutError(
+        f"The key of this user's jobs, {path}, cannot be read or made.",
+        why=why,
+        do=f"export {TOKEN_VARIABLE}=$(openssl rand -hex 16) in the job script, before the tasks are started",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def _checked_key(path: str) -> bytes:
@@ -179,7 +185,10 @@ def connect(
         if num_tries == 1:
             meanwhile()
         time.sleep(retry_s)
+        before = time.monotonic()
         check()
+        # stopped by Ctrl-Z it could not try
+        give_up_at += time.monotonic() - before
         retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     raise TopoutError(

@@ -37,7 +37,7 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
     crews = _crews(members)
     # a task may see its own cores alone; together they see what the job has of the host
     hosts = [join_hosts([member.host for member in crew]) for crew in crews]
-    counts = [len(crew) for crew in crews] if are_tasks else ranks_on(spec, hosts, allocation)
+    counts = [len(crew) for crew in crews] if are_tasks else ranks_on(spec, hosts, _told(allocation, members))
     if are_tasks:
         _check_tasks(spec, members)
     notes: list[str] = []
@@ -45,17 +45,19 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
     ranks_of: dict[int, tuple[Rank, ...]] = {}
     first = 0
     for node_rank, (host, crew, count) in enumerate(zip(hosts, crews, counts, strict=True)):
-        _check_gpus(host, count, is_meant=_is_meant(spec))
+        seen = _gpus_seen(host, crew) if are_tasks else None
+        if seen is None or not _are_disjoint(crew, host):
+            _check_gpus(host, count, is_meant=_is_meant(spec))
         granted = [member.granted for member in crew] if are_tasks else None
-        binding = bind(host, count, policy=spec.bind, granted=granted)
+        binding = bind(_with_gpus(host, seen), count, policy=spec.bind, granted=granted)
         # tasks keep the rank that their scheduler gave them, unless some are gone
         numbers = _numbers(members, crew) if are_tasks else range(first, first + count)
         own = [
             replace(rank, rank=number, node_rank=node_rank) for rank, number in zip(binding.ranks, numbers, strict=True)
         ]
-        if are_tasks and len(crew) > 1 and len(host.gpus) > len(crew[0].host.gpus) > 0:
+        if seen is not None:
             # CUDA numbers what a process sees, so each has a device 0
-            own = [replace(rank, gpu=0) for rank in own]
+            own = [replace(rank, gpu=0, gpu_on_host=gpu) for rank, gpu in zip(own, seen, strict=True)]
             notes.append(
                 f"{host.name}: each task sees {len(crew[0].host.gpus)} of {len(host.gpus)} GPUs, so a script that "
                 "takes cuda:LOCAL_RANK fails; ask for them by host (srun --gpus-per-node --gpu-bind=none)"
@@ -73,8 +75,8 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
     return Roster(world=world, ranks_of=ranks_of, notes=tuple(notes))
 
 
-def ranks_on(spec: RunSpec, hosts: Sequence[Host], allocation: Allocation | None) -> list[int]:
-    """How many ranks each host gets: as asked, as the scheduler was asked, else one a GPU or a NUMA domain."""
+def ranks_on(spec: RunSpec, hosts: Sequence[Host], told: list[int] | None) -> list[int]:
+    """How many ranks each host gets: as asked, as the scheduler `told`, else one a GPU or a NUMA domain."""
     asked = None if spec.per_node is None else [ranks_per_host(host, spec.per_node) for host in hosts]
     if spec.num_ranks is not None:
         if asked is not None and sum(asked) != spec.num_ranks:
@@ -91,12 +93,7 @@ def ranks_on(spec: RunSpec, hosts: Sequence[Host], allocation: Allocation | None
             )
         share, left_over = divmod(spec.num_ranks, len(hosts))
         asked = [share + (number < left_over) for number in range(len(hosts))]
-    if asked is None and allocation is not None and allocation.tasks_per_host is not None:
-        told = allocation.tasks_per_host[: len(hosts)]
-        # one task a host is what job scripts ask for whose launcher starts the ranks itself
-        if len(told) == len(hosts) and any(count > 1 for count in told):
-            asked = list(told)
-    counts = asked or [ranks_per_host(host, None) for host in hosts]
+    counts = asked or told or [ranks_per_host(host, None) for host in hosts]
     for host, count in zip(hosts, counts, strict=True):
         most = max(256, _MOST_RANKS_PER_CORE * len(host.cores))
         if count > most:
@@ -106,6 +103,15 @@ def ranks_on(spec: RunSpec, hosts: Sequence[Host], allocation: Allocation | None
                 do=f"try -n {len(hosts) * (len(host.gpus) or len(host.cores))}",
             )
     return counts
+
+
+def _told(allocation: Allocation | None, members: Sequence[Member]) -> list[int] | None:
+    """How many tasks the scheduler was asked for on the host of each member; some hosts may be gone by now."""
+    counts = (allocation.tasks_per_host if allocation is not None else None) or ()
+    # one task a host is what job scripts ask for whose launcher starts the ranks itself
+    if not any(count > 1 for count in counts) or members[-1].number >= len(counts):
+        return None
+    return [counts[member.number] for member in members]
 
 
 def _crews(members: Sequence[Member]) -> list[list[Member]]:
@@ -123,6 +129,29 @@ def _crews(members: Sequence[Member]) -> list[list[Member]]:
             )
         crew.append(member)
     return list(crews.values())
+
+
+def _gpus_seen(host: Host, crew: Sequence[Member]) -> list[int] | None:
+    """The first GPU of each task, as the host counts them; None where tasks see all of the host's, or none."""
+    if len(crew) == 1 or not all(len(host.gpus) > len(member.host.gpus) > 0 for member in crew):
+        return None
+    return [host.gpu_ids.index(member.host.gpu_ids[0]) for member in crew]
+
+
+def _are_disjoint(crew: Sequence[Member], host: Host) -> bool:
+    """Whether each GPU belongs to one task alone: then none is shared and none idle, however many a task has."""
+    return sum(len(member.host.gpus) for member in crew) == len(host.gpus)
+
+
+def _with_gpus(host: Host, seen: Sequence[int] | None) -> Host:
+    """The host as its tasks see it: rank by rank the first GPU that each has."""
+    if seen is None:
+        return host
+    return replace(
+        host,
+        gpus=tuple(host.gpus[gpu] for gpu in seen),
+        gpu_numa=tuple(host.gpu_numa[gpu] for gpu in seen) if host.gpu_numa else (),
+    )
 
 
 def _numbers(members: Sequence[Member], crew: Sequence[Member]) -> list[int]:

@@ -299,9 +299,10 @@ def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> Run
     """A folder that can be written: the one asked for, else a temporary one, else none. Training goes on."""
     assert spec.script is not None
     name = spec.script.rpartition(".")[2] if spec.is_module else os.path.basename(spec.script)
-    for root in _places(spec):
+    for root, make in _places(spec):
         folder = None
         try:
+            make(root)
             folder = create_run_folder(root, name)
             record.move_to(folder, say)
             record.write()
@@ -320,9 +321,10 @@ def _settle(spec: RunSpec, record: RunRecord, say: Callable[[str], None]) -> Run
     return None
 
 
-def _places(spec: RunSpec) -> Iterator[str]:
-    yield os.path.abspath(spec.runs)
+def _places(spec: RunSpec) -> Iterator[tuple[str, Callable[[str], None]]]:
+    """Each with what has to be done before folders are made in it."""
+    yield os.path.abspath(spec.runs), lambda root: None
     # seldom needed
-    import tempfile
+    from topout.launch.temporary_runs import make_private, temporary_runs
 
-    yield f"{tempfile.gettempdir()}/topout-runs"
+    yield temporary_runs(), make_private

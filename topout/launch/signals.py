@@ -66,16 +66,20 @@ class LauncherSignals:
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    def end_asked(self) -> int | None:
-        """While there are no ranks: the signal that ends the launcher. Warnings are kept for the ranks to come."""
+    def end_asked(self, *, may_pause: bool = True) -> int | None:
+        """While there are no ranks: the signal that ends the launcher. Warnings are kept for the ranks to come.
+
+        `may_pause`: stops at Ctrl-Z; else that is kept as well, for nobody answers the others meanwhile.
+        """
         arrived = self.taken()
-        self._arrived = [number for number in arrived if number in _WARNINGS] + self._arrived
-        if signal.SIGTSTP in arrived:
+        kept = _WARNINGS if may_pause else (*_WARNINGS, signal.SIGTSTP)
+        self._arrived = [number for number in arrived if number in kept] + self._arrived
+        if may_pause and signal.SIGTSTP in arrived:
             os.kill(os.getpid(), signal.SIGSTOP)
         return next((number for number in arrived if number not in (*_WARNINGS, signal.SIGTSTP)), None)
 
-    def raise_if_asked(self) -> None:
-        number = self.end_asked()
+    def raise_if_asked(self, *, may_pause: bool = True) -> None:
+        number = self.end_asked(may_pause=may_pause)
         if number is not None:
             raise EndedByError(number)
 

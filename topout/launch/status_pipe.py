@@ -7,12 +7,42 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from topout.launch.outcome import Limits
+
 _LONGEST_LINE_BYTES = 1 << 20
+
+
+class Told:
+    """What one rank has told so far."""
+
+    def __init__(self) -> None:
+        self.reported_code: int | None = None
+        self.failure: str | None = None
+        self.failed_at_ns: int | None = None
+        self.must_end_at: float | None = None
+        self.may_write_until = 0.0
+        self.written_bytes: int | None = None
+        """When its writing was last looked at."""
+
+    def must_end(self, limits: Limits) -> None:
+        """After a traceback the clock already runs."""
+        if self.must_end_at is None:
+            now = time.monotonic()
+            self.must_end_at, self.may_write_until = now + limits.exit_s, now + limits.writing_s
+
+    def give_time(self, limits: Limits) -> bool:
+        """It works: its time begins anew, unless it has had all there is."""
+        now = time.monotonic()
+        if self.must_end_at is None or now >= self.may_write_until:
+            return False
+        self.must_end_at = now + limits.exit_s
+        return True
 
 
 class StatusPipe:

@@ -16,17 +16,16 @@ from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import (
     AFTER_A_FAILURE,
-    AFTER_CTRL_C,
-    AFTER_TERMINATE,
     AT_ONCE,
     Cause,
     Limits,
     Orders,
     Outcome,
+    after_signal,
 )  # fmt: skip
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
-from topout.launch.status_pipe import StatusPipe
+from topout.launch.status_pipe import StatusPipe, Told
 from topout.launch.stopped import StoppedRanks
 from topout.launch.stopping import WARNINGS, Stopping
 
@@ -63,16 +62,9 @@ _LOOK_S = 1.0
 _FIRST_LOOK_S = 0.2
 """Until then ranks have their host's cores for themselves; on a small one the launcher would be in their way."""
 _ONE_REQUEST_S = 1.0
-
-
-class _Told:
-    """What one rank has told so far."""
-
-    def __init__(self) -> None:
-        self.reported_code: int | None = None
-        self.failure: str | None = None
-        self.failed_at_ns: int | None = None
-        self.must_end_at: float | None = None
+_WRITES_WITHIN_S = 2.0
+"""Of the moment at which it must end, a rank that still writes; before, the recorder does."""
+_WORTH_WAITING_BYTES = 64 << 10
 
 
 class Supervisor:
@@ -102,7 +94,7 @@ class Supervisor:
         self._limits = limits or Limits()
         self._fellows = fellows
         self._stopping = stopping
-        self._told = {rank: _Told() for rank in self._processes}
+        self._told = {rank: Told() for rank in self._processes}
         self._stopped = StoppedRanks(ended_after_s=self._limits.stopped_s)
         self._cause = Cause.ALL_DONE
         self._signal: int | None = None
@@ -118,6 +110,9 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Returns when every rank has ended."""
+        # of a signal that was sent to all, launchers elsewhere may have gone before this one has looked
+        for number in self._signals.taken():
+            self._obey(number)
         self._register()
         next_look = time.monotonic() + _FIRST_LOOK_S
         while self._alive() or (self._fellows is not None and self._fellows.is_busy):
@@ -129,6 +124,8 @@ class Supervisor:
             if now >= next_look:
                 next_look = now + _LOOK_S
                 self._look_for_stopped(now)
+                for process in self._alive():
+                    process.pass_warnings()
                 if not self._is_paused:
                     # a head that is stopped reads nothing, and a connection that fills up breaks
                     self._watch(now)
@@ -241,12 +238,13 @@ class Supervisor:
             told.failure = str(message.get("text", ""))
             at_ns = message.get("at_ns")
             told.failed_at_ns = at_ns if isinstance(at_ns, int) else time.monotonic_ns()
-            told.must_end_at = time.monotonic() + self._limits.exit_s
+            told.must_end(self._limits)
         elif kind == "done":
             code = message.get("code")
             told.reported_code = code if isinstance(code, int) else 0
-            # after a traceback the clock already runs
-            told.must_end_at = told.must_end_at or time.monotonic() + self._limits.exit_s
+            told.must_end(self._limits)
+        elif kind == "working":
+            told.give_time(self._limits)
         elif kind == "single-device" and (len(self._processes) > 1 or self._fellows is not None):
             self.end_job(Cause.SINGLE_DEVICE, AFTER_A_FAILURE)
 
@@ -286,7 +284,7 @@ class Supervisor:
             self._fellows.hurry()
 
     def _end_asked(self, number: int) -> None:
-        orders = AFTER_CTRL_C if number == signal.SIGINT else AFTER_TERMINATE
+        orders = after_signal(number)
         is_ending = self._cause is not Cause.ALL_DONE
         self.end_job(Cause.INTERRUPTED, orders, number=number)
         if is_ending and self._fellows is not None:
@@ -315,14 +313,27 @@ class Supervisor:
             for process in self._alive():
                 process.tell(number)
         for rank, told in self._told.items():
-            if told.must_end_at is not None and told.must_end_at <= now:
-                told.must_end_at = None
-                self.note(f"rank {rank} was still there {self._limits.exit_s:g} s after its script's end and was ended")
-                self._processes[rank].tell(signal.SIGKILL)
+            if told.must_end_at is not None and told.must_end_at - now <= _WRITES_WITHIN_S:
+                self._enforce_end(rank, told, now)
         if self._give_up_at is not None and now >= self._give_up_at:
             for process in self._alive():
                 self.say(f"topout: rank {process.rank.rank} (pid {process.pid}) does not end; the kernel holds it.")
                 process.give_up()
+
+    def _enforce_end(self, rank: int, told: Told, now: float) -> None:
+        """What a script writes after its last line, in exit handlers say, is not to be cut off."""
+        process = self._processes[rank]
+        if told.written_bytes is None:
+            told.written_bytes = process.written_bytes()
+        if told.must_end_at is None or told.must_end_at > now:
+            return
+        before, told.written_bytes = told.written_bytes, process.written_bytes()
+        if told.written_bytes - before >= _WORTH_WAITING_BYTES and told.give_time(self._limits):
+            self.note(f"rank {rank} still wrote after its script's end, and was waited for")
+            return
+        told.must_end_at = None
+        self.note(f"rank {rank} was still there {self._limits.exit_s:g} s after its script's end and was ended")
+        process.tell(signal.SIGKILL)
 
     def _look_for_stopped(self, now: float) -> None:
         # who pauses with the whole job is not the one that holds it up

@@ -71,6 +71,13 @@ def contradiction(problem: str, *, why: str, names: Sequence[str]) -> TopoutErro
     )
 
 
+def config_home(environ: Mapping[str, str]) -> str | None:
+    """The folder of this user's settings; None for a user without a home, as some containers have them."""
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 (pathlib is slow to load)
+    # what nobody could expand stays as it is
+    return environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home.startswith("/") else None)
+
+
 def is_this_host(name: str) -> bool:
     """Whether a scheduler's name for a host means the one this runs on; domains are left out by some and not others."""
     return short_name(name) == short_name(socket.gethostname())
@@ -98,7 +105,9 @@ def with_private_variables(
     import tempfile
     from pathlib import Path
 
-    home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config"
+    home = config_home(environ)
+    if home is None:
+        raise _not_passed_on("this user's home folder", "there is none", do="export XDG_CONFIG_HOME to a folder")
     passed = {name: value for name, value in environ.items() if name.isidentifier() and name not in _STAYS_HERE}
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in (passed | dict(variables)).items()]
     try:
@@ -111,13 +120,18 @@ def with_private_variables(
             file.write(os.fsencode("".join([*lines, f"cd {shlex.quote(str(Path.cwd()))}\n"])))
     except OSError as error:
         remove_private_files()
-        raise TopoutError(
-            f"What the other hosts need to know cannot be written to {home}/topout.",
-            why=f"{error.strerror or error}; this scheduler's starter passes no variables on",
-            do="make that folder writable, or export XDG_CONFIG_HOME to one that all hosts share",
-            exit_code=ExitCode.ENVIRONMENT,
-        ) from error
+        do = "make that folder writable, or export XDG_CONFIG_HOME to one"
+        raise _not_passed_on(f"{home}/topout", error.strerror or str(error), do=do) from error
     return ["/bin/sh", "-c", '. "$0" && rm -f "$0" && exec "$@"', path, *command]
+
+
+def _not_passed_on(place: str, why: str, *, do: str) -> TopoutError:
+    return TopoutError(
+        f"What the other hosts need to know cannot be written to {place}.",
+        why=f"{why}; this scheduler's starter passes no variables on",
+        do=f"{do} that all hosts share",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def remove_private_files() -> None:

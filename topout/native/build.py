@@ -64,7 +64,11 @@ def file_name_of(variant: str) -> str:
 
 def places() -> list[Path]:
     """Folders where a library may lie, first choice first."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        # a user without a home folder
+        return [FOLDER / "lib"]
     return [FOLDER / "lib", cache / "topout" / "native"]
 
 

@@ -123,9 +123,22 @@ def read_manifest(path: Path) -> Manifest:
         raise _altered(path, "its digest does not match its contents")
     try:
         # not msgspec's own reader: it refuses the lone surrogates of names that are not UTF-8
-        return msgspec.convert(json.loads(body + b"\n}"), type=Manifest)
+        manifest = msgspec.convert(json.loads(body + b"\n}"), type=Manifest)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise _altered(path, str(error)) from error
+    _check_names(path, manifest)
+    return manifest
+
+
+def _check_names(path: Path, manifest: Manifest) -> None:
+    """A digest shows that nothing was altered, not who wrote it: a file elsewhere must be neither read nor replaced."""
+    own = {manifest.index.file: INDEX_NAME, manifest.names.file: NAMES_NAME}
+    own |= {entry.file: shard_name(number) for number, entry in enumerate(manifest.shards)}
+    if manifest.skipped is not None:
+        own[manifest.skipped.file] = SKIPPED_NAME
+    strange = next((file for file, name in own.items() if file != name), None)
+    if strange is not None:
+        raise _altered(path, f"it names the file {strange!r}, which no pack has")
 
 
 def _check_version(path: Path, data: bytes) -> None:

@@ -5,6 +5,7 @@ then said to be missing.
 """
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import msgspec
 
+from topout.launch.detect import detect_allocation
 from topout.launch.job import JobResult, run_job
+from topout.launch.rendezvous import new_token
 from topout.launch.terminal import Terminal
 from topout.preflight.diagnosis import Diagnosis, diagnose, to_json
 from topout.preflight.facts import FACTS_VERSION, FOLDER, Facts
 from topout.preflight.orders import KERNELS_LIMIT_S, QUICK_LIMIT_S, Orders
+from topout.preflight.probes.meeting import SECRET_VARIABLE
 from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.run_folder import RunFolder, write_whole
@@ -57,6 +61,7 @@ def examine(
         runs=str(Path(runs) / FOLDER),
         origins=dict.fromkeys(("nodes", "interface", "start_timeout_s"), "command line"),
     )
+    _let_probes_meet()
     result = run_job(spec, terminal)
     if result.status in ("followed", "interrupted"):
         return Examined(exit_code=result.exit_code, diagnosis=None, last_words=result.last_words)
@@ -86,6 +91,16 @@ def examine(
         document=_keep(diagnosis, result.folder),
         last_words=result.last_words,
     )
+
+
+def _let_probes_meet() -> None:
+    """They inherit a secret of this run: there may be no key in a home folder that all hosts share.
+
+    Tasks that a scheduler started inherit nothing from each other, and have met by the job's token.
+    """
+    allocation = detect_allocation(os.environ)
+    if allocation is not None and allocation.task is None:
+        os.environ[SECRET_VARIABLE] = new_token()
 
 
 def orders_for(*, data: str | None, kernels: bool, pythons: Sequence[str], talks: bool) -> Orders:
@@ -124,11 +139,14 @@ def _hosts_started(folder: RunFolder) -> list[str]:
 
 
 def _no_findings(result: JobResult, names: Sequence[str]) -> TopoutError:
-    last = (result.last_words or "no probe wrote anything").strip().splitlines()[-1]
+    # launchers note where they could not write
+    elsewhere = [note for note in result.notes if result.folder and result.folder.text in note]
+    do = f"see {result.folder.path}/logs" if result.folder else "try topout doctor on one host first"
+    last = (result.last_words or next(iter(elsewhere), "no probe wrote anything")).strip().splitlines()[-1]
     return TopoutError(
         f"No findings of {counted(len(names), 'host')}.",
         why=last,
-        do=f"see {result.folder.path}/logs" if result.folder else "try topout doctor on one host first",
+        do="topout doctor --runs DIR, on a file system that all hosts see" if elsewhere else do,
         exit_code=ExitCode.ENVIRONMENT,
     )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 FACTS_VERSION = 1
 FOLDER = "doctor"
-"""Of the run folder; each host writes `rank-00000.json` into it."""
-
-
+"""Of the run folder; each host writes its findings into it."""
+RUN_FOLDER = "run folder"
+"""A place's purpose."""
 BACKWARD = "convolution backward"
 SMALL_PRODUCT = "small product"
 BY_ONEDNN, WITHOUT_ONEDNN = "torch by oneDNN", "torch without oneDNN"
@@ -234,3 +234,8 @@ class Facts:
     stage: str | None = None
     """What the probe was at when it wrote this; None: it came to its end."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
+
+
+def findings_name(number: int) -> str:
+    """Of the host with this number, inside the run folder."""
+    return f"{FOLDER}/rank-{number:05d}.json"

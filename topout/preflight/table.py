@@ -61,7 +61,7 @@ def _line(check: Check, width: int, color: bool) -> list[str]:
     if check.fix and check.verdict is not Verdict.FINE:
         rows += textwrap.wrap(
             f"do        {check.fix}",
-            width,
+            left + room,
             initial_indent=" " * left,
             subsequent_indent=" " * (left + 10),
             break_on_hyphens=False,

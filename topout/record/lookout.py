@@ -62,7 +62,7 @@ class Lookout:
         """By name: reached, completed, changed ns."""
         self._looked_up: dict[tuple[str, int, int], int] = {}
         """By name, reached and completed: how many are over by the flight recorder's entries."""
-        self._num_rows = -1
+        self._num_values = -1
         self._described: tuple[str, int] | None = None
         self._place = Place()
         self._place_since_ns = now_ns()
@@ -96,6 +96,7 @@ class Lookout:
             with self._looking:
                 for look in (self._look_at_place, self._look_at_groups, self._look_at_rows, self._answer):
                     self._recorder.guard(look)
+                self._recorder.guard(self._recorder.flush_late)
                 self._page.beat(now_ns())
             self._stop.wait(INTERVAL_S)
 
@@ -110,10 +111,10 @@ class Lookout:
 
     def _look_at_rows(self) -> None:
         """Rows are signs of life: batches of an evaluation, backwards of a step that accumulates."""
-        num_rows = self._recorder.num_rows_waiting
-        if num_rows != self._num_rows:
+        num_values = self._recorder.num_values
+        if num_values != self._num_values:
             self._page.stir(now_ns())
-        self._num_rows = num_rows
+        self._num_values = num_values
 
     def _look_at_groups(self) -> None:
         if self._recorder.groups is None:

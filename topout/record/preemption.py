@@ -180,6 +180,8 @@ def _first_call() -> bool:
 
 
 _answer: Callable[[], bool] = _first_call
+_of_parents: list[Callable[[], bool]] = []
+"""Kept by forked children: with the page would go the descriptor that Python holds for it, maybe the script's."""
 
 
 def should_stop() -> bool:
@@ -232,6 +234,7 @@ def _find() -> Callable[[], bool]:
 def _leave_child() -> None:
     """A forked child (a loader worker) is no rank: its calls must not count as its parent's."""
     global _answer
+    _of_parents.append(_answer)
     _answer = _never
 
 

@@ -4,15 +4,15 @@
 
 The script runs as `__main__` with its own `sys.argv` and `sys.path`, as `python SCRIPT` would run it. Around it: taps
 before its first line, its traceback to the launcher, and an end within seconds of its last line whatever it left
-running.
+running, unless that still works (`leaving`).
 """
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import threading
-import time
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 
@@ -25,10 +25,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from topout.record.leaving import Leaving
+
 EXIT_LIMIT_S = 4.0
-"""From the script's last line to the end of the process; the launcher enforces 5 s from outside."""
-_BUSY_SHARE = 0.1
-"""A process that uses less than this of a core before its first step is not on the way there."""
+"""From the script's last line to the end of a process that does nothing; the launcher enforces 5 s from outside."""
 
 
 def main(arguments: list[str]) -> int:
@@ -45,12 +45,13 @@ def main(arguments: list[str]) -> int:
         if not status.is_of_this_process:
             # a child that the script forked and that came back from its last line
             return code
-    last_line_s = time.monotonic()
-    _await_working_threads(recorder)
+    leaving = _leaving(code, status, recorder)
+    if leaving is not None:
+        leaving.await_threads()
+    _finish_what_was_begun(status)
     status.send("done", code=code)
-    waited_s = time.monotonic() - last_line_s
-    seconds_left = max(EXIT_LIMIT_S / 2, EXIT_LIMIT_S - waited_s)
-    threading.Thread(target=_leave_after, args=(code, seconds_left), daemon=True).start()
+    if leaving is not None:
+        leaving.watch()
     if recorder is not None:
         try:
             recorder.finish(code)
@@ -58,6 +59,8 @@ def main(arguments: list[str]) -> int:
             status.send("note", text=f"the recording's end was lost: {error}")
     if code == 0:
         _leave_process_group()
+    if leaving is not None:
+        leaving.hand_over()
     return code
 
 
@@ -156,7 +159,7 @@ def _run_script(arguments: list[str]) -> None:
     module.__cached__ = None  # type: ignore[attr-defined]
     module.__annotations__ = {}
     module.__loader__ = SourceFileLoader("__main__", path)
-    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    module.__builtins__ = builtins  # type: ignore[attr-defined]
     # for good, not for the time of the call: whoever pickles a class of the script looks it up here, workers included
     sys.modules["__main__"] = module
     with open(path, "rb") as file:
@@ -170,7 +173,8 @@ def _run_module(arguments: list[str]) -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     import runpy
 
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    # the module, as `python -m` has it: left to exec, it would be a dict
+    runpy.run_module(arguments[0], {"__builtins__": builtins}, run_name="__main__", alter_sys=True)
 
 
 def _exit_code(exit_: SystemExit) -> int:
@@ -194,25 +198,24 @@ def _below_us(trace: TracebackType | None) -> TracebackType | None:
     return below
 
 
-def _await_working_threads(recorder: Recorder | None) -> None:
-    """A script may train in a thread that outlives its last line: wait while it works, but for no forgotten thread."""
-    is_working = True
-    while is_working and _has_own_threads():
-        num_steps, cpu_s = _num_steps(recorder), time.process_time()
-        deadline = time.monotonic() + EXIT_LIMIT_S / 2
-        while _has_own_threads() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        is_preparing = num_steps == 0 and time.process_time() - cpu_s > _BUSY_SHARE * EXIT_LIMIT_S / 2
-        is_working = _num_steps(recorder) > num_steps or is_preparing
+def _leaving(code: int, status: StatusLine, recorder: Recorder | None) -> Leaving | None:
+    """None where nothing can be loaded any more, as without descriptors: then the launcher alone ends the rank."""
+    try:
+        from topout.record.leaving import Leaving
+
+        return Leaving(code, status, recorder, EXIT_LIMIT_S)
+    except Exception as error:
+        status.send("note", text=f"threads are not waited for: {type(error).__name__}: {error}")
+        return None
 
 
-def _num_steps(recorder: Recorder | None) -> int:
-    """None are seen without a recorder: such a rank works while it computes."""
-    return recorder.num_steps if recorder is not None else 0
-
-
-def _has_own_threads() -> bool:
-    return any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate())
+def _finish_what_was_begun(status: StatusLine) -> None:
+    """As long as it takes: the launcher's limit begins at `done`. After a failure that has begun already."""
+    begun = sys.modules.get("topout.record.before_leaving")
+    if begun is not None:
+        finishing = threading.Thread(target=begun.finish, daemon=True)
+        finishing.start()
+        finishing.join(EXIT_LIMIT_S / 2 if status.has_told_failure else None)
 
 
 def _leave_process_group() -> None:
@@ -228,16 +231,6 @@ def _leave_process_group() -> None:
     from topout.host.settling import settle
 
     settle()
-
-
-def _leave_after(code: int, seconds: float) -> None:
-    time.sleep(seconds)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            continue
-    os._exit(code)
 
 
 if __name__ == "__main__":

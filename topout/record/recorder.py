@@ -45,6 +45,8 @@ class Recorder:
     _steps_by_hand = False
     exit_code = 0
     """Of the script, once it is over."""
+    is_of_rank = True
+    """False in a child that the script forked: what it trains is its own affair."""
 
     def __init__(self, settings: Settings, status: StatusLine) -> None:
         self.settings = settings
@@ -89,7 +91,9 @@ class Recorder:
             if writer.is_open:
                 self._writer = writer
                 self.emit = writer.emit
-                self.fact(rank=settings.rank, host=os.uname().nodename, pid=os.getpid())
+                self.fact(
+                    rank=settings.rank, host=os.uname().nodename, pid=os.getpid(), clock_pairs=[*self._clock_pairs]
+                )
         given_page = StatusPage.from_environment()
         self.page = given_page or StatusPage.private()
         os.register_at_fork(after_in_child=self._leave_child)
@@ -102,7 +106,8 @@ class Recorder:
 
     def code(self, kind: Kind, name: str = "") -> int:
         """The code of rows of this kind and name; asked for once, then reused."""
-        return pack_code(kind, self._writer.name_id(name) if self._writer and name else 0)
+        writer = self._writer  # the lookout may lose it meanwhile
+        return pack_code(kind, writer.name_id(name) if writer is not None and name else 0)
 
     def span(self, code: int, start_ns: int, value: int = NOT_GIVEN, ref: int = NOT_GIVEN) -> None:
         """A row from `start_ns` until now, marked when it does not belong to the main thread."""
@@ -111,9 +116,10 @@ class Recorder:
         self.emit((code, start_ns, now_ns() - start_ns, value, ref))
 
     @property
-    def num_rows_waiting(self) -> int:
-        """Changes whenever a row is taken or leaves for the file."""
-        return self._writer.num_waiting if self._writer is not None else 0
+    def num_values(self) -> int:
+        """Changes whenever a row is taken."""
+        writer = self._writer
+        return writer.num_values if writer is not None else 0
 
     def counter(self, name: str, value: int) -> None:
         self.emit((self.code(Kind.COUNTER, name), now_ns(), 0, value, NOT_GIVEN))
@@ -158,17 +164,24 @@ class Recorder:
 
     def maybe_flush(self) -> None:
         """For loops that never end a step: memory stays bounded."""
-        if self._writer is not None and self._writer.is_full:
+        writer = self._writer
+        if writer is not None and writer.is_full:
             self._pulse(now_ns())
+
+    def flush_late(self) -> None:
+        """The same, from the lookout once a second: whatever the loop calls, a kill leaves what was recorded."""
+        if now_ns() >= self._next_flush_ns:
+            self._flush()
 
     # facts and notes
 
     def fact(self, **facts: Any) -> None:
         """Something the rank knows about itself; a later value replaces an earlier one."""
         new = {key: value for key, value in facts.items() if self._facts.get(key) != value}
-        if new and self._writer is not None:
+        writer = self._writer
+        if new and writer is not None:
             self._facts.update(new)
-            self._writer.facts(new)
+            writer.facts(new)
 
     def known(self, key: str) -> Any:
         """What was last said about this fact, or None."""
@@ -191,15 +204,15 @@ class Recorder:
         self.exit_code = exit_code
         if self._lookout is not None:
             self._lookout.stop()
-        if self._writer is not None:
-            self._writer.flush()  # whatever the callbacks do, and however long they take
+        self._flush()  # whatever the callbacks do, and however long they take
         for callback in self.at_finish:
             self.guard(callback)
         self._count_files()
         self._clock_pairs.append(clock_pair())
         self.fact(clock_pairs=self._clock_pairs, peak_resident_bytes=_peak_resident_bytes(), ended=True)
-        if self._writer is not None:
-            self._writer.close()
+        writer = self._writer
+        if writer is not None:
+            writer.close()
 
     def guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Runs something that must not fail into training; a failure becomes a note."""
@@ -217,8 +230,12 @@ class Recorder:
         if len(self._clock_pairs) == 1:
             self._clock_pairs.append(clock_pair())
             self.fact(clock_pairs=list(self._clock_pairs))
-        if self._writer is not None:
-            self._writer.flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            self.guard(writer.flush)
 
     def _count_files(self) -> None:
         opens, scans = self.files.totals()
@@ -233,9 +250,12 @@ class Recorder:
 
     def _leave_child(self) -> None:
         """A forked child (a loader worker) records nothing: the file and the pipe are its parent's."""
-        self.is_active = False
+        self.is_active = self.is_of_rank = False
         self.emit = _drop
         self._status = StatusLine(None)
+        self.at_step_end.clear()
+        self.at_pulse.clear()
+        self.mark = None
         self.page.detach()
         if self._writer is not None:
             self._writer.forget()

@@ -9,6 +9,7 @@ import json
 import os
 
 from topout.record.clock import now_ns
+from topout.record.held_file import HeldFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ class StatusLine:
     """Says what the launcher must know: notes, failures, the end."""
 
     def __init__(self, fd: int | None) -> None:
-        self._fd = fd
+        self._pipe = HeldFile(fd) if fd is not None else None
         self._pid = os.getpid()
+        self.has_told_failure = False
 
     @classmethod
     def from_environment(cls) -> StatusLine:
@@ -32,9 +34,9 @@ class StatusLine:
         # the script's own children must not hold the launcher's pipe open
         try:
             os.set_inheritable(int(text), False)
+            return cls(int(text))
         except OSError:
             return cls(None)
-        return cls(int(text))
 
     @property
     def is_of_this_process(self) -> bool:
@@ -42,12 +44,11 @@ class StatusLine:
         return os.getpid() == self._pid
 
     def send(self, kind: str, **content: Any) -> None:
-        if self._fd is None or not self.is_of_this_process:
+        self.has_told_failure |= kind == "failure"
+        if self._pipe is None or not self.is_of_this_process:
             return
         line = json.dumps({"kind": kind, "at_ns": now_ns(), **content}) + "\n"
-        view = memoryview(line.encode())
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
+            self._pipe.write(line.encode())
         except OSError:
-            self._fd = None
+            self._pipe = None

@@ -71,6 +71,8 @@ class StatusPage:
         self._attach(memory)
         self._calling = threading.Lock()
         self._kept: dict[int, tuple[Any, ...]] = {}
+        self._of_parents: list[mmap.mmap | None] = []
+        """With a mapping would go the descriptor that Python holds for it, whose number may be the script's by now."""
 
     @classmethod
     def create(cls) -> tuple[StatusPage, int]:
@@ -105,6 +107,7 @@ class StatusPage:
 
     def detach(self) -> None:
         """From here on nothing reaches the shared page: for a forked child, whose parent it describes."""
+        self._of_parents.append(self._memory)
         self._attach(None)
         self._calling = threading.Lock()
 

@@ -7,7 +7,7 @@ leader that falls silent, or is gone, hands over to the one that goes on.
 from topout.schema.event import NOT_GIVEN
 
 _SILENT_AFTER = 8
-"""So many steps of others in a row, and the leader counts as finished."""
+"""So many steps of one other without the leader, and it counts as finished; any number of others may step once each."""
 
 
 class RehearsalOver(SystemExit):
@@ -19,7 +19,8 @@ class StepCounter:
 
     def __init__(self) -> None:
         self.leader = NOT_GIVEN
-        self.since_leader: list[int] = []
+        self.since_leader: dict[int, int] = {}
+        """How often each has stepped."""
         self.expected: frozenset[int] = frozenset()
         """Those that stepped in the last full turn."""
 
@@ -28,14 +29,21 @@ class StepCounter:
         if number == self.leader and not self.since_leader:  # the only one there is, nearly always
             self.expected = frozenset()
             return True
-        if self.leader == NOT_GIVEN or len(self.since_leader) >= _SILENT_AFTER:
+        num_steps = self.since_leader.get(number, 0)
+        if self.leader == NOT_GIVEN or num_steps >= _SILENT_AFTER:
             self.leader = number
         if number == self.leader:
             self.expected = frozenset(self.since_leader)
-            self.since_leader = []
+            self.since_leader = {}
             return True
-        self.since_leader.append(number)
+        self.since_leader[number] = num_steps + 1
         return False
+
+    def keep(self, alive: set[int]) -> None:
+        """A leader that is gone leads no more, nor does one that short-lived ones have come and gone without."""
+        num_steps = sum(steps for number, steps in self.since_leader.items() if number not in alive)
+        if self.leader not in alive or num_steps >= _SILENT_AFTER:
+            self.leader = NOT_GIVEN
 
     @property
     def is_turn_complete(self) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from array import array
 from collections.abc import Callable
 
+from topout.record.held_file import HeldFile
 from topout.schema.block import BlockType, seal
 from topout.schema.event import COLUMNS
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 LIMIT_BYTES = 512 << 20
 """A recording does not grow beyond this: about two million steps."""
 _ROWS_WAITING = 4096
+_CLOSE_S = 1.0
+"""For another thread that is writing; a disk that does not answer must not hold up the end."""
 _WIDTH = len(COLUMNS)
 
 
@@ -33,25 +37,28 @@ class EventWriter:
         self._on_failure = on_failure
         self._limit_bytes = limit_bytes
         self._written_bytes = 0
+        self._num_taken = 0
         self._rows = array("q")
         self._names: dict[str, int] = {}
         self._num_names_written = 0
         self._blocks: list[bytes] = []
         self.emit = self._rows.extend
         """Takes one row as a tuple; bound once, because this is the hot path."""
-        self._fd = -1
+        self._flushing = threading.Lock()
+        self._file: HeldFile | None = None
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = self._open()
         except OSError as error:
             self._fail(error)
 
     @property
     def is_open(self) -> bool:
-        return self._fd >= 0
+        return self._file is not None
 
     @property
-    def num_waiting(self) -> int:
-        return len(self._rows)
+    def num_values(self) -> int:
+        """Of all rows so far, those that have left included: it changes with each row."""
+        return self._num_taken + len(self._rows)
 
     @property
     def is_full(self) -> bool:
@@ -70,8 +77,29 @@ class EventWriter:
     def facts(self, facts: dict[str, Any]) -> None:
         self._blocks.append(seal(BlockType.FACTS, json.dumps(facts, default=str).encode()))
 
-    def flush(self) -> None:
-        """Everything gathered so far leaves for the file; names before the rows that use them."""
+    def flush(self, *, wait_s: float = 0.0) -> None:
+        """Everything gathered so far leaves for the file, unless another thread is at it already."""
+        if not self._flushing.acquire(timeout=wait_s):
+            return
+        try:
+            blocks = self._take()
+            if blocks and self._file is not None:
+                self._write(b"".join(blocks))
+        finally:
+            self._flushing.release()
+
+    def close(self) -> None:
+        self.flush(wait_s=_CLOSE_S)
+        self._let_go()
+
+    def forget(self) -> None:
+        """Lets go without writing: what a forked child does, since the file belongs to its parent."""
+        del self._rows[:]
+        self._blocks.clear()
+        self._file = None
+
+    def _take(self) -> list[bytes]:
+        """What waits, in blocks; names before the rows that use them."""
         blocks, self._blocks = self._blocks, []
         # before the names: other threads add some, and rows that use them
         num_values = len(self._rows)
@@ -82,27 +110,19 @@ class EventWriter:
         if num_values:
             taken = self._rows[:num_values]
             del self._rows[:num_values]
+            self._num_taken += num_values
             blocks.append(seal(BlockType.ROWS, b"".join(taken[i::_WIDTH].tobytes() for i in range(_WIDTH))))
-        if blocks and self._fd >= 0:
-            self._write(b"".join(blocks))
+        return blocks
 
-    def close(self) -> None:
-        self.flush()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def forget(self) -> None:
-        """Lets go without writing: what a forked child does, since the file belongs to its parent."""
-        del self._rows[:]
-        self._blocks.clear()
-        self._fd = -1
+    def _open(self) -> HeldFile:
+        return HeldFile(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(self._fd, view) :]
+            if self._file is None or not self._file.is_ours:
+                # the script closed all that was open
+                self._file = self._open()
+            self._file.write(data)
         except OSError as error:
             self._fail(error)
             return
@@ -114,7 +134,10 @@ class EventWriter:
         self._stop(f"recording stopped: {error.strerror or error} ({os.path.basename(self._path)}); training goes on")  # noqa: PTH119
 
     def _stop(self, reason: str) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        self._let_go()
         self._on_failure(reason)
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

@@ -7,6 +7,7 @@
 
 import inspect
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,16 @@ def read(path: Path) -> Analysis:
         return msgspec.json.decode(data, type=Analysis)
     except OSError as error:
         raise TopoutError(
-            f"{path} cannot be read.", why=error.strerror or str(error), do=f"topout analyze {path.parent}   writes it"
+            f"{path} cannot be read.", why=error.strerror or str(error), do=f"{_analyze(path)}   writes it"
         ) from error
     except msgspec.MsgspecError as error:
         raise TopoutError(
-            f"{path} is not an analysis.", why=str(error), do=f"topout analyze {path.parent}   writes it anew"
+            f"{path} is not an analysis.", why=str(error), do=f"{_analyze(path)}   writes it anew"
         ) from error
+
+
+def _analyze(path: Path) -> str:
+    return f"topout analyze {shlex.quote(str(path.parent))}"
 
 
 def version_of(data: bytes) -> int:

@@ -4,6 +4,7 @@ Not for machines: `json_report` holds every number. Colour only adds; every mark
 file reads the same.
 """
 
+import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -89,7 +90,7 @@ def next_command(analysis: Analysis) -> str:
         return f"topout explain {analysis.findings[0].code}"
     if analysis.verdict is not None:
         return f"topout explain {analysis.verdict.name}"
-    return f"topout run {Path(analysis.script).name}"
+    return f"topout run {shlex.quote(Path(analysis.script).name)}"
 
 
 def percent(share: float) -> str:

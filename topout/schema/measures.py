@@ -220,6 +220,8 @@ class Serial:
     single_rank_share: float | None = None
     """Share of the time in which one rank evaluates or saves while the others wait."""
     ranks: tuple[int, ...] = ()
+    steps_per_rollout: float | None = None
+    """Where evaluations may as well be rollouts: all were told by the mode of a model alone; steps to each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +238,8 @@ class Memory:
     is_sharded: bool = False
     """Ranks held parts of the model, and these bytes are those of a part (FSDP, tensor parallelism)."""
     is_out_of_memory: bool = False
+    ran_out_on: str | None = None
+    """`device` or `host`, where an allocation failed."""
     requested_bytes: int | None = None
     """What the allocation that failed asked for."""
     largest_batch: int | None = None

@@ -193,7 +193,8 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
             raise TopoutError(
                 f"{path} is not a run folder.", why="it is a file", do=f"pass a folder under {DEFAULT_ROOT}/"
             )
-        raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do="make one: topout run FILE")
+        do = "look at the path, or make one: topout run FILE"
+        raise TopoutError(f"{path} is not a run folder.", why="there is no such folder", do=do)
     run = _read_run(folder)
     if run.get("status") == "running" and is_launcher_alive(run.get("launcher")) is False:
         # it may have ended well between the two looks

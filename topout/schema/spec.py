@@ -150,6 +150,11 @@ def resolve_spec(flags: dict[str, Any], config: Path | None) -> RunSpec:
         if value is not None:
             values[key] = value
             origins[key] = "command line"
+    # two ways to say how many: what was typed is meant, the file's other one is for calls that say nothing
+    for typed, other in (("num_ranks", "per_node"), ("per_node", "num_ranks")):
+        if origins[typed] == "command line" != origins[other]:
+            values.pop(other, None)
+            origins[other] = "default"
     return replace(RunSpec(**values), origins=origins)
 
 

@@ -71,6 +71,8 @@ class Rank:
     """Logical processors it is bound to; empty when it is not bound."""
     num_threads: int
     gpu: int | None = None
+    gpu_on_host: int | None = None
+    """Its place in the host's `gpus` where a scheduler shows this rank some alone, which `gpu` counts; None: equal."""
     numa: tuple[int, ...] = ()
     """NUMA domains its memory is bound to; empty when it is not bound."""
     nic: Nic | None = None

@@ -5,7 +5,7 @@ out is the range. What a run cannot show (how fast input could be when nobody wa
 are those of `topout doctor`, as fast as the run's own transfers were; without it, as fast as these alone say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from topout.analyze.accelerator import runs_ahead
 from topout.analyze.collectives import hides_waits
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import Phases, read_phases
-from topout.analyze.unheard import are_alone, blind_phases, hides_communication
+from topout.analyze.unheard import are_alone, blind_phases, hides_communication, without_arrivals
 from topout.host.file_systems import is_network
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES, SERIAL_PHASES, Measures
@@ -30,19 +30,25 @@ from topout.study.seen_link import seen_link
 from topout.study.seen_machine import data_place, seen_device, seen_machine
 from topout.study.seen_memory import seen_memory
 from topout.study.seen_pauses import seen_checkpoint, seen_evaluation
+from topout.study.seen_samples import num_peers, seen_samples
 from topout.study.stragglers import split_spread
 from topout.study.system import System
+from topout.trace.table import RankTable
 
 CALIBRATION_VERSION = 1
 FEWEST_STEPS = 10
 WORTH_SAYING = 1.2
 """So far from the doctor's links a job's may be without a word."""
-WORK = ("copy", "forward", "backward", "optimizer", "other")
-_FORWARD = ("copy", "forward", "other")
+_WITHIN_MESH = ("tensor", "bubble")
+"""Waiting for peers of a mesh, of which more nodes have more: it stays as it is."""
+WORK = ("copy", "forward", "backward", "optimizer", "other", *_WITHIN_MESH)
+_FORWARD = ("copy", "forward", "other", *_WITHIN_MESH)
 _INNER = slice(1, -1)
+"""The first step is cut by the window, and the last reaches to its end."""
+_LEAST_SEEN = 0.1
+"""Of the gradients' bytes: messages that come to less are a loss, metrics or statistics of layers."""
 _MOST_HIDDEN = 0.95
 """Of a phase: something of it was computing."""
-"""The first step is cut by the window, and the last reaches to its end."""
 
 
 @dataclass
@@ -74,9 +80,12 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         "compute": _compute(phases, random, exposed.in_backward_s, loads_itself=measures.input.num_workers == 0),
         "gradients": _gradients(measures, phases, notes),
         "input": _input(measures, phases, doctor, random, notes),
-        "evaluation": seen_evaluation(measures, phases, random),
-        "checkpoint": seen_checkpoint(measures, phases, random),
-        "memory": seen_memory(measures, notes),
+    }
+    samples = job["input"]["samples"] * measures.environment.num_ranks
+    job |= {
+        "evaluation": seen_evaluation(phases, random, samples, notes),
+        "checkpoint": seen_checkpoint(measures, phases, random, samples),
+        "memory": seen_memory(measures, notes, num_peers(phases.tables)),
     }
     system = seen_machine(measures, doctor, notes)
     if unknown := [name for name in ("inside", "between") if name not in system]:
@@ -181,9 +190,16 @@ def _shortened(length: dict[str, float], by_s: float) -> dict[str, float]:
 def _gradients(measures: Measures, phases: Phases, notes: list[str]) -> dict[str, Any]:
     sizes = [table.facts.get("gradient_bytes") for table in phases.tables]
     known = measures.memory.gradient_bytes or next((size for size in sizes if size), None)
-    found = measures.communication.bytes_per_step or known or 0
+    seen = measures.communication.bytes_per_step or 0
+    is_unseen = seen < _LEAST_SEEN * (known or 0) and _travels_unseen(phases.tables)
+    found = (known if is_unseen else seen or known) or 0
     if not found:
         notes.append("The size of the gradients was not seen; set job.gradients.bytes.")
+    if is_unseen and len(phases.tables) > 1:
+        notes.append(
+            f"Gradients were not seen to travel; all of them ({found:,.0f} bytes) are taken to in every step. Where "
+            "one sends less, set job.gradients.bytes."
+        )
     # how many tensors there are matters to a negotiation only, which torch does not have
     gradients: dict[str, Any] = {"bytes": float(found), "tensors": 1}
     first = first_ready(phases.tables, Gradients.first_ready)
@@ -191,8 +207,13 @@ def _gradients(measures: Measures, phases: Phases, notes: list[str]) -> dict[str
         gradients["first_ready"] = first
     if groups := seen_groups(phases.tables):
         return gradients | {"groups": len(groups.ready), "ready": list(groups.ready), "shares": list(groups.shares)}
-    count = measures.communication.num_collectives_per_step
+    count = None if is_unseen else measures.communication.num_collectives_per_step
     return gradients | {"groups": max(1, round(count)) if count else 8}
+
+
+def _travels_unseen(tables: Sequence[RankTable]) -> bool:
+    """DDP sends its groups from C++: on devices, and where arrivals were lost, only what the script called is heard."""
+    return any(map(runs_ahead, tables)) or bool(without_arrivals(tables))
 
 
 def _input(
@@ -205,7 +226,7 @@ def _input(
     batches = (measures.step.batches_per_step if measures.step else None) or 1
     if measures.input.batch_size is None:
         notes.append("The batch of a rank was not seen; samples a second are batches a second.")
-    samples = measures.rank_samples_per_step or batches
+    samples = seen_samples(measures, phases.tables, notes) or batches
     found: dict[str, Any] = {"samples": samples, "batches": batches}
     found |= _read(measures, float(phases.duration_ns.mean() / 1e9), samples, data_place(doctor or {}))
     waited, training = seconds(phases, ("input",))[:, _INNER], _training_s(phases)

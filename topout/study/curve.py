@@ -15,7 +15,7 @@ from topout.schema.hardware import find_row
 from topout.study.description import Ranged
 from topout.study.job import Job
 from topout.study.simulate import Slow, simulate
-from topout.study.step_model import Step, expected_step
+from topout.study.step_model import Step, expected_step, steps_between
 from topout.study.storage import unknown_storage
 from topout.study.system import System
 
@@ -126,7 +126,7 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, 
         f"input.source is {given.source}, and the system does not say how fast [{name}] is: it counts as no limit."
         for name in unknown_storage(given, system.value)
     )
-    if job.value.failures.node_hours and not job.value.checkpoint.every_steps:
+    if job.value.failures.node_hours and not steps_between(job.value.checkpoint, 1):
         found.append(
             "Nodes fail and checkpoint.every_steps is 0: a failure then loses all of the training, which is not in "
             "these figures. topout simulate --failures 30h says what it costs."

@@ -7,7 +7,7 @@ computing (input, communication, host code) stays as it was: a device cannot hel
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -95,6 +95,22 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
             bound = "as measured"
         found.append(_fit(device, (low, middle, high), other_s, bound, measures=measures, prices=prices))
     return sorted(found, key=lambda fit: (fit.bound == "memory size", fit.step_s))
+
+
+def unranked_prices(prices: Prices, fits: Sequence[Fit]) -> str | None:
+    """What the user may have misspelt: names in the prices that are of no device in the ranking. None: there are none.
+
+    A processor is a device of the table and yet not compared; so is one without a figure for the precision.
+    """
+    ranked = {fit.device.lower() for fit in fits}
+    rows = {name: find_row(name) for name in (prices.per_hour | prices.watts) if name not in ranked}
+    names = [name for name, row in rows.items() if row is None or row.name.lower() not in ranked]
+    if not names:
+        return None
+    return (
+        f"No device that is ranked goes by {', '.join(map(repr, names))} in the prices: `topout hardware` has the "
+        "names, and processors are not compared."
+    )
 
 
 _AMOUNTS = ("per_hour", "watts")

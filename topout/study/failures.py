@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from topout.schema.errors import TopoutError
 from topout.study.job import Job
-from topout.study.step_model import Step
+from topout.study.step_model import Step, steps_between
 
 DRAWS = 1000
 _SAVING = "--what-if checkpoint.every_steps=4000 --what-if checkpoint.bytes=1e9 --what-if checkpoint.bytes_per_s=1e9"
@@ -81,26 +81,27 @@ class Stretch:
 def age(job: Job, step: Step, nodes: int, undisturbed_s: float, *, seed: int = 0, draws: int = DRAWS) -> Ageing:
     """`undisturbed_s`: how long the training would take if nothing failed, evaluation and checkpoints included."""
     failures, checkpoint = job.failures, job.checkpoint
+    every_steps = steps_between(checkpoint, step.samples)
     if not failures.node_hours:
         raise TopoutError(
             "The job does not say how often nodes fail.",
             why="failures.node_hours is 0, so none does.",
             do="--what-if failures.node_hours=50000 --what-if failures.restart_s=300"
-            + ("" if checkpoint.every_steps else f" {_SAVING}"),
+            + ("" if every_steps else f" {_SAVING}"),
         )
     rate = nodes / (failures.node_hours * 3600)
     step_s = step.seconds - step.parts["failures"]
     writing_s = checkpoint.bytes / checkpoint.bytes_per_s if checkpoint.bytes_per_s else 0.0
     saving_s = writing_s if checkpoint.is_blocking else 0.0
     restart_s = failures.restart_s + (0.0 if checkpoint.is_blocking else writing_s)
-    interval_s = min(undisturbed_s, step_s * checkpoint.every_steps) if checkpoint.every_steps else undisturbed_s
+    interval_s = min(undisturbed_s, step_s * every_steps) if every_steps else undisturbed_s
     stretch = Stretch(seconds=interval_s, restart_s=restart_s, rate=rate)
     _check(stretch, nodes, saving_s)
     stretches = _stretches(stretch, undisturbed_s)
     drawn_s, counts = _draw(stretches, np.random.default_rng(seed), draws)
     low, middle, high = (float(edge) / 3600 for edge in np.quantile(drawn_s, [0.1, 0.5, 0.9]))
     # of the undisturbed time, what is not spent on checkpoints stays the same whatever the interval
-    working_s = undisturbed_s * (1 - (saving_s / interval_s if checkpoint.every_steps else 0.0))
+    working_s = undisturbed_s * (1 - (saving_s / interval_s if every_steps else 0.0))
     best_s = best_interval_s(rate, saving_s, writing_s)
     best = None
     if best_s is not None:

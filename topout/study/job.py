@@ -68,6 +68,8 @@ class Evaluation:
     samples_per_s: float = 0.0
     """Of one rank."""
     every_steps: int = 0
+    every_samples: float = 0.0
+    """Trained on by all ranks from one to the next, as those of an epoch; above zero it counts, not `every_steps`."""
     is_sharded: bool = True
 
 
@@ -75,6 +77,8 @@ class Evaluation:
 class Checkpoint:
     bytes: float = 0.0
     every_steps: int = 0
+    every_samples: float = 0.0
+    """As of an evaluation."""
     is_blocking: bool = True
     bytes_per_s: float = 0.0
     """At which it is written."""

@@ -110,7 +110,7 @@ def mesh_step(mesh: Mesh, job: Job, system: System, nodes: int) -> MeshStep:
     # peers are given the same samples, and each of them reads them
     read_s = mesh.row_samples * system.ranks_per_node / samples_per_s(job.input, nodes, system)
     parts["input"] = max(0.0, read_s - sum(parts.values()))
-    parts |= around(job, sum(parts.values()), nodes, mesh.ranks)
+    parts |= around(job, sum(parts.values()), nodes, mesh.ranks, mesh.batch)
     computing, total = busy * slowest * (1 + idle), sum(parts.values())
     return MeshStep(
         parts=parts,

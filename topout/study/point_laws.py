@@ -5,6 +5,9 @@ rank is, and how fast gradients travel.
 
     T(n) = alone + slowest of n ranks + all-reduce that backward does not hide + evaluation and saving
 
+Of evaluation and saving a step has more on more ranks where one rank does them, once an epoch, and the batch grows: as
+much more as was seen.
+
 A law with as many numbers as there are points passes through all of them and says nothing, so it is left out.
 """
 
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topout.schema.measures import SERIAL_PHASES
 from topout.study.baselines import Law, laws
 from topout.study.job import Compute, Gradients, Input, Job
 from topout.study.step_model import expected_step
@@ -28,7 +32,6 @@ PARAMETERS = {"constant efficiency": 2, "Amdahl": 2, "USL": 3, "PMNF": 3, "step 
 """The rate of one rank counts: it is fitted by its own point alone."""
 _BYTES = 100e6
 """Only its ratio to the link's speed matters, and that is fitted."""
-_FIXED = ("evaluation", "checkpoint")
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ def _step_model(points: Sequence[ScalingPoint], rates: Mapping[int, float]) -> L
 def _seconds_of(points: Sequence[ScalingPoint]) -> Callable[[int, Sequence[float]], float]:
     """Of a step by ranks, for a spread of the ranks and the seconds in which gradients cross a link."""
     one = next(point for point in points if point.ranks == 1)
-    fixed_s = sum(one.phases_s.get(name, 0.0) for name in _FIXED)
-    busy_s = max(one.step_s - fixed_s, 1e-9)
+    serial_s = _serial_of(points)
+    busy_s = max(one.step_s - serial_s(1), 1e-9)
     backward = one.phases_s.get("backward") or busy_s * 2 / 3
     backward_share = min(1.0, backward / busy_s)
     share = _batch_share(points)
@@ -90,9 +93,18 @@ def _seconds_of(points: Sequence[ScalingPoint]) -> Callable[[int, Sequence[float
         job = Job(title="", compute=compute, gradients=Gradients(bytes=_BYTES, tensors=1), input=Input(samples=1))
         link = Link(latency_s=0.0, bytes_per_s=_BYTES / crossing)
         system = System(title="", nodes=count, ranks_per_node=1, inside=link, between=link)
-        return expected_step(job, system, count).seconds + fixed_s
+        return expected_step(job, system, count).seconds + serial_s(count)
 
     return seconds
+
+
+def _serial_of(points: Sequence[ScalingPoint]) -> Callable[[int], float]:
+    """Of a step by ranks: a line from the point of one rank through the others, that does not fall."""
+    one = next(point for point in points if point.ranks == 1)
+    one_s = sum(one.phases_s.get(name, 0.0) for name in SERIAL_PHASES)
+    more = np.array([(point.ranks - 1, point.serial_s - one_s) for point in points if point.ranks > 1])
+    slope_s = max(0.0, float(more[:, 0] @ more[:, 1] / (more[:, 0] @ more[:, 0]))) if len(more) else 0.0
+    return lambda count: one_s + slope_s * (count - 1)
 
 
 def _batch_share(points: Sequence[ScalingPoint]) -> Callable[[int], float]:

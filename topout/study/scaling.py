@@ -80,6 +80,8 @@ class ScalingPoint:
     peak_bytes: int | None
     """Of the rank that held most, on its device where it has one."""
     is_device_memory: bool = False
+    serial_s: float = 0.0
+    """Evaluation and saving of such a step, on the rank that did most of it: the others wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +234,12 @@ def _point(ranks: int, runs: Sequence[Observed], reference: float) -> ScalingPoi
         communication_efficiency=_mean_of(pop.communication_efficiency for pop in pops),
         peak_bytes=device or host or None,
         is_device_memory=device > 0,
+        serial_s=step_s * mean(_serial_share(run.measures) for run in runs),
     )
+
+
+def _serial_share(measures: Measures) -> float:
+    return max((sum(rank.shares.get(name, 0.0) for name in SERIAL_PHASES) for rank in measures.ranks), default=0.0)
 
 
 def _t_80(degrees: int) -> float:

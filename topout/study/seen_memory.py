@@ -9,7 +9,8 @@ another.
 from topout.schema.measures import Measures
 
 
-def seen_memory(measures: Measures, notes: list[str]) -> dict[str, float]:
+def seen_memory(measures: Measures, notes: list[str], num_peers: float = 1.0) -> dict[str, float]:
+    """`num_peers` ranks held one sample together, cut along its sequence."""
     memory = measures.memory
     if not memory.parameter_bytes:
         return {}
@@ -23,5 +24,5 @@ def seen_memory(measures: Measures, notes: list[str]) -> dict[str, float]:
     }
     batch = measures.input.batch_size
     if memory.peak_device_bytes and batch:
-        found["activation_bytes"] = max(0.0, memory.peak_device_bytes - sum(found.values())) / batch
+        found["activation_bytes"] = max(0.0, memory.peak_device_bytes - sum(found.values())) / batch * num_peers
     return found

@@ -1,10 +1,17 @@
-"""What evaluation and checkpoints cost, and how often they came, as a recording shows them."""
+"""What evaluation and checkpoints cost, and how often they came, as a recording shows them.
+
+Those that came with the beginning of an epoch are counted in samples, for on more ranks an epoch has fewer steps; those
+that came in the middle of epochs, in steps. Where epochs are not seen, samples are the careful guess.
+"""
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from topout.analyze.evaluations import feeds_training
 from topout.analyze.steps import Phases
+from topout.schema.event import Kind
 from topout.schema.measures import PHASES, Measures
 from topout.study.bootstrap import Floats, mean, ranged_rate
 
@@ -12,35 +19,76 @@ _SAMPLES = 1_000_000
 """How many an evaluation has is not recorded; its seconds are, so any number does as long as the rate fits it."""
 
 
-def seen_evaluation(measures: Measures, phases: Phases, random: np.random.Generator) -> dict[str, Any]:
-    occasions = _occasions(phases, "evaluation")
+def seen_evaluation(phases: Phases, random: np.random.Generator, samples: int, notes: list[str]) -> dict[str, Any]:
+    """`samples`: of a step of all ranks."""
+    places, occasions = _occasions(phases, "evaluation")
     if len(occasions) == 0:
         return {}
-    is_sharded = len(measures.serial.ranks) != 1
+    is_sharded = _num_evaluating(phases) > 1
     num_ranks = len(phases.tables) if is_sharded else 1
+    if len(phases.tables) == 1:
+        notes.append(
+            "Whether ranks share an evaluation is not known of a run of one; one is taken to do it for all. Where they "
+            "share it, set job.evaluation.is_sharded."
+        )
     return {
         "samples": _SAMPLES,
         "samples_per_s": _rate(occasions, _SAMPLES / num_ranks, random),
-        "every_steps": round(len(phases.steps) / len(occasions)),
         "is_sharded": is_sharded,
-    }
+    } | _every(phases, places, samples)
 
 
-def seen_checkpoint(measures: Measures, phases: Phases, random: np.random.Generator) -> dict[str, Any]:
-    occasions = _occasions(phases, "checkpoint")
+def seen_checkpoint(measures: Measures, phases: Phases, random: np.random.Generator, samples: int) -> dict[str, Any]:
+    """`samples`: of a step of all ranks."""
+    places, occasions = _occasions(phases, "checkpoint")
     if len(occasions) == 0:
         return {}
     memory = measures.memory
     size = float((memory.parameter_bytes or 0) + (memory.optimizer_bytes or 0)) or 1.0
-    every_steps = round(len(phases.steps) / len(occasions))
-    return {"bytes": size, "bytes_per_s": _rate(occasions, size, random), "every_steps": every_steps}
+    return {"bytes": size, "bytes_per_s": _rate(occasions, size, random)} | _every(phases, places, samples)
 
 
-def _occasions(phases: Phases, name: str) -> Floats:
-    """Seconds of each, on the rank that took longest: the others wait for it."""
+def _num_evaluating(phases: Phases) -> int:
+    """Ranks that evaluate at least half as long as the one that does most; saves, often of one alone, do not count."""
+    own_ns = phases.phase_ns[:, :, PHASES.index("evaluation")].sum(axis=1)
+    return int((own_ns > own_ns.max() / 2).sum())
+
+
+def _occasions(phases: Phases, name: str) -> tuple[NDArray[np.intp], Floats]:
+    """In which steps of the window, and seconds of each on the rank that took longest: the others wait for it."""
     longest = phases.phase_ns[:, :, PHASES.index(name)].max(axis=0) / 1e9
     # a millisecond of it in each of many steps is bookkeeping around one
-    return np.asarray(longest[longest > 0.01 * longest.max(initial=0.0)], dtype=np.float64)
+    places = np.flatnonzero(longest > 0.01 * longest.max(initial=0.0))
+    return places, np.asarray(longest[places], dtype=np.float64)
+
+
+def _every(phases: Phases, places: NDArray[np.intp], samples: int) -> dict[str, Any]:
+    steps = len(phases.steps) / len(places)
+    return {"every_samples": steps * samples} if _is_of_epochs(phases, places) else {"every_steps": round(steps)}
+
+
+def _is_of_epochs(phases: Phases, places: NDArray[np.intp]) -> bool:
+    """Whether an epoch begins in most of these steps, or most epochs in one of them; also where neither can be told."""
+    begins = _epoch_begins(phases)
+    if begins is None:
+        return True
+    # an epoch that began with the window had none before it, and after the last step none follows
+    last = len(phases.steps) - 1
+    inner, begun = (set(found[(found > 0) & (found < last)].tolist()) for found in (places, begins))
+    return not inner or 2 * len(inner & begun) > min(len(inner), len(begun))
+
+
+def _epoch_begins(phases: Phases) -> NDArray[np.intp] | None:
+    """Steps of the window in which an iterator began that feeds training; None where no rank asked a loader."""
+    for table, edges_ns in zip(phases.tables, phases.edges_ns, strict=True):
+        rows = table.rows(Kind.INPUT)
+        rows = rows[feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])]
+        if len(rows):
+            # a row without samples is the start of an iterator
+            begins_ns = table.start_ns[rows[table.value[rows] == 0]]
+            places: NDArray[np.intp] = np.searchsorted(edges_ns, begins_ns, side="right") - 1
+            return places
+    return None
 
 
 def _rate(occasions: Floats, amount: float, random: np.random.Generator) -> float | dict[str, float]:

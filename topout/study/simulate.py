@@ -74,7 +74,8 @@ def simulate(
     parts = dict(zip(("compute", "stragglers", "negotiation", "communication", "cores", "input"),
                      map(float, kept.mean(axis=0)), strict=True))  # fmt: skip
     ranks = nodes * local
-    step = Step(parts | around(job, sum(parts.values()), nodes, ranks), ranks * job.input.samples)
+    samples = ranks * job.input.samples
+    step = Step(parts | around(job, sum(parts.values()), nodes, ranks, samples), samples)
     return Simulated(step, float(np.quantile(kept.sum(axis=1), 0.95)))
 
 

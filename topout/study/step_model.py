@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topout.study.collectives import allreduce_s, carrying_cpu_s
-from topout.study.job import Gradients, Job
+from topout.study.job import Checkpoint, Evaluation, Gradients, Job
 from topout.study.negotiation import negotiation_s
 from topout.study.storage import samples_per_s
 from topout.study.stragglers import expected_maximum
@@ -73,7 +73,8 @@ def expected_step(job: Job, system: System, nodes: int) -> Step:
         "cores": crowded,
         "input": max(0.0, batch_s - busy),
     }
-    return Step(parts | around(job, sum(parts.values()), nodes, ranks), ranks * job.input.samples)
+    samples = ranks * job.input.samples
+    return Step(parts | around(job, sum(parts.values()), nodes, ranks, samples), samples)
 
 
 def exposed_s(
@@ -159,20 +160,29 @@ def last_group_s(ready_s: NDArray[np.float64], each_s: Sequence[float], agreeing
     return there
 
 
-def around(job: Job, step_s: float, nodes: int, ranks: int) -> dict[str, float]:
-    """What evaluation, checkpoints and failures add to a mean step.
+def steps_between(pause: Evaluation | Checkpoint, samples: int) -> float:
+    """From one to the next, where a step of all ranks has so many samples; zero: it does not come.
+
+    An epoch has fewer steps the larger they are, so what comes once an epoch comes more often in them.
+    """
+    return pause.every_samples / samples if pause.every_samples else float(pause.every_steps)
+
+
+def around(job: Job, step_s: float, nodes: int, ranks: int, samples: int) -> dict[str, float]:
+    """What evaluation, checkpoints and failures add to a mean step, which has so many samples of all ranks.
 
     A failure costs the restart and half of what lies between two checkpoints (Young's first order).
     """
     evaluation, checkpoint, failures = job.evaluation, job.checkpoint, job.failures
+    to_evaluation, to_checkpoint = steps_between(evaluation, samples), steps_between(checkpoint, samples)
     evaluating = saving = failing = 0.0
-    if evaluation.every_steps and evaluation.samples_per_s:
+    if to_evaluation and evaluation.samples_per_s:
         together = evaluation.samples_per_s * (ranks if evaluation.is_sharded else 1)
-        evaluating = evaluation.samples / together / evaluation.every_steps
-    if checkpoint.every_steps and checkpoint.is_blocking and checkpoint.bytes_per_s:
-        saving = checkpoint.bytes / checkpoint.bytes_per_s / checkpoint.every_steps
+        evaluating = evaluation.samples / together / to_evaluation
+    if to_checkpoint and checkpoint.is_blocking and checkpoint.bytes_per_s:
+        saving = checkpoint.bytes / checkpoint.bytes_per_s / to_checkpoint
     if failures.node_hours:
         whole_s = step_s + evaluating + saving
-        lost_s = failures.restart_s + whole_s * checkpoint.every_steps / 2
+        lost_s = failures.restart_s + whole_s * to_checkpoint / 2
         failing = whole_s * lost_s * nodes / (failures.node_hours * 3600)
     return {"evaluation": evaluating, "checkpoint": saving, "failures": failing}

@@ -2,7 +2,8 @@
 
 `input.samples=128` is another batch of a rank: forward and backward take as much longer as there are more samples, or
 somewhat less, for larger batches compute more efficiently (the ratio to the power of 0.9 is the other end of the
-range). `gradients.bucket_bytes=25e6` is the size of a group instead of their number, as DDP has it.
+range). `gradients.bucket_bytes=25e6` is the size of a group instead of their number, as DDP has it, and
+`checkpoint.every_steps=1000` counts steps where a calibrated job counts samples.
 
 A device is swapped by the hardware table: a step cannot gain more than the ratio of arithmetic or that of memory
 bandwidth, whichever is larger, nor less than the smaller; the two are the range, their geometric mean the value.
@@ -30,7 +31,10 @@ def apply(assignment: str, job: Ranged[Job], system: Ranged[System]) -> tuple[Ra
         return change(job, f"gradients.groups={_groups(text, job.value, assignment)}"), system
     if name.strip() == "input.samples":
         return with_batch(job, change(job, assignment).value.input.samples), system
-    first = name.strip().partition(".")[0]
+    first, _, last = name.strip().partition(".")
+    if last == "every_steps":
+        # else samples would go on counting in its place
+        return change(change(job, assignment), f"{first}.every_samples=0"), system
     if first in {entry.name for entry in fields(System)} - {"title", "source", "device"}:
         return job, change(system, assignment)
     return change(job, assignment), system

@@ -21,7 +21,11 @@ def parse_duration(text: str, option: str = "--time") -> int:
     seconds = _from_units(compact) if _UNITS.fullmatch(compact) else _from_clock(compact)
     if not seconds:
         is_below = seconds == 0 or re.match(r"-\d", compact)
-        why = "it must be positive" if is_below else "it is neither like 1d12h or 90m, nor like 02:00:00"
+        why = "it is neither like 1d12h or 90m, nor like 02:00:00"
+        if is_below:
+            why = "it must be positive"
+        elif compact.isdecimal():
+            why = "a bare number would be minutes to Slurm and seconds to others"
         raise TopoutError(f"{text!r} is not a time.", why=why, do=f"try {option} 2h")
     return seconds
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from topout.launch.variables import config_home
 from topout.schema.config_file import Kind, read_table
 from topout.schema.errors import TopoutError
 from topout.submit.duration import parse_duration
@@ -61,10 +62,10 @@ KINDS: dict[str, Kind] = {
 
 def site_files(config: Path | None, environ: Mapping[str, str]) -> list[Path]:
     """Files that are there, the nearest first; `config` is the project's topout.toml."""
-    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".config")
+    home = config_home(environ)
     places = [
         *([config] if config is not None else []),
-        Path(home) / "topout" / "site.toml",
+        *([Path(home) / "topout" / "site.toml"] if home is not None else []),
         Path(environ.get("TOPOUT_SITE") or "/etc/topout/site.toml"),
     ]
     if environ.get("TOPOUT_SITE") and not places[-1].is_file():

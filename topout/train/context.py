@@ -275,11 +275,17 @@ class Context:
         return [overlap for reference in self._overlap_references if (overlap := reference()) is not None]
 
     def _remember(self, **parts: Any) -> None:
-        self._num_wrapped += 1
-        self._wrapped = [
-            *(wrapped for wrapped in self._wrapped if wrapped.is_alive),
-            Wrapped(self._num_wrapped, **parts),
-        ]
+        """In place of what the same model was wrapped with before; what is not given again stays."""
+        living = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
+        former = next((wrapped for wrapped in living if wrapped.is_of(parts["model"])), None)
+        if former is None:
+            self._num_wrapped += 1
+            self._wrapped = [*living, Wrapped(self._num_wrapped, **parts)]
+            return
+        for name in ("optimizer", "loader"):
+            parts[name] = getattr(former, name) if parts[name] is None else parts[name]
+        again = Wrapped(former.number, **parts)
+        self._wrapped = [again if wrapped is former else wrapped for wrapped in living]
 
     def _living(self) -> list[Wrapped]:
         """What scripts still have, in the order of wrapping, and the same on all ranks, which call this together."""

@@ -9,7 +9,8 @@
 
 The outer step is SGD with Nesterov momentum on (where the ranks last met - the mean of where they are now); it keeps a
 copy of the parameters and, with momentum, another. The inner optimizer's own state stays on its rank. Parameters that
-the inner optimizer does not hold are left alone. All ranks must make the same number of steps. Not for a few hundred
+the inner optimizer does not hold are left alone, and so are frozen ones, from the meeting on after which nothing has
+changed them. All ranks must make the same number of steps. Not for a few hundred
 steps in all: the outer momentum needs meetings to work with. Reference: Douillard et al. 2023, DiLoCo.
 """
 
@@ -20,6 +21,7 @@ from torch import nn
 
 from topout.epoch.whole_number import whole
 from topout.schema.errors import TopoutError
+from topout.train.exchange import gather
 from topout.train.local_sgd import average, average_buffers, broadcast, check_not_wrapped, model_tensors
 from topout.train.place import Place
 
@@ -37,11 +39,10 @@ class DiLoCo:
     ) -> None:
         """Begins with rank 0's parameters and buffers on all ranks."""
         check_not_wrapped(model)
-        self.place = place
+        self.place, self.model = place, model
         self.every = whole("every", every)
         self.num_steps = 0
         self.bytes_averaged = 0
-        self._model = model
         self._has_news = False
         broadcast(model_tensors(model), place)
         self._inner = inner_optimizer
@@ -66,21 +67,34 @@ class DiLoCo:
             self.meet()
 
     def meet(self) -> None:
-        if [id(p) for p in trained_parameters(self._model, self._inner)] != [id(p) for p in self._parameters]:
+        if [id(p) for p in trained_parameters(self.model, self._inner)] != [id(p) for p in self._parameters]:
             raise TopoutError(
                 "The inner optimizer holds other parameters than when DiLoCo was made.",
                 why="Those that were added (add_param_group) have no point at which ranks met, and would part ways.",
                 do="give the inner optimizer all of them, and make those that shall rest requires_grad_(False)",
             )
         with torch.no_grad():
-            self.bytes_averaged += average(self._parameters, self.place)
-            self.bytes_averaged += average_buffers(self._model, self.place)
-            for point, parameter in zip(self._meeting_point, self._parameters, strict=True):
+            pairs = list(zip(self._meeting_point, self._parameters, strict=True))
+            resting = self._resting()
+            moving = [pair for number, pair in enumerate(pairs) if number not in resting]
+            self.bytes_averaged += average([parameter for _, parameter in moving], self.place)
+            self.bytes_averaged += average_buffers(self.model, self.place)
+            for point, parameter in moving:
                 point.grad = point - parameter
             self._outer.step()
             self._outer.zero_grad(set_to_none=True)
             torch._foreach_copy_([parameter.detach() for parameter in self._parameters], self._meeting_point)
         self._has_news = False
+
+    def _resting(self) -> set[int]:
+        """Frozen now, and on all ranks what it was when they last met: the outer momentum must not move it on."""
+        frozen = [number for number, parameter in enumerate(self._parameters) if not parameter.requires_grad]
+        # requires_grad is the script's and the same on all ranks; what has changed need not be
+        if not frozen:
+            return set()
+        has_moved = [not torch.equal(self._parameters[number], self._meeting_point[number]) for number in frozen]
+        told = gather([int(one) for one in has_moved], self.place)
+        return {number for number, moved in zip(frozen, zip(*told, strict=True), strict=True) if not any(moved)}
 
     def state_dict(self) -> dict[str, Any]:
         """The same on all ranks. Between meetings the model's parameters are not: see `finish`."""

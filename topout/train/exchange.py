@@ -24,7 +24,7 @@ def gather_in(value: Any, group: Any) -> list[Any]:
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([len(data)], device=device), group=group)
     lengths = [int(size) for size in sizes]
-    own = torch.zeros(max(lengths), dtype=torch.uint8)
+    own = torch.zeros(max(lengths), dtype=torch.uint8, device="cpu")
     own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     rows = [torch.empty(max(lengths), dtype=torch.uint8, device=device) for _ in lengths]
     dist.all_gather(rows, own.to(device), group=group)

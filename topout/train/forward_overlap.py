@@ -11,7 +11,6 @@ Not where gradients are looked at: from backward on they are gone, and whoever d
 Not for compiled modules, whose parts have no hooks.
 """
 
-import atexit
 import threading
 import time
 import weakref
@@ -27,7 +26,7 @@ from topout.train.buckets.regroup import Hook
 from topout.train.buckets.urgency import urgent_first
 from topout.train.exchange import gather
 from topout.train.gone_gradient import in_place_of, is_left
-from topout.train.leaving import has_failed
+from topout.train.leaving import finish_at_exit, has_failed
 from topout.train.link import Link, measure
 from topout.train.partial_step import PartialStep, Settings, changed, check_no_closure, late_divisor, twice
 from topout.train.place import Place
@@ -104,8 +103,7 @@ class ForwardOverlap:
         """The same by groups, filled in as modules ask, until DDP regroups."""
         _alive.add(self)
         # once more, so that it comes before what other parts have registered until now, such as leaving the group
-        atexit.unregister(_await_the_last)
-        atexit.register(_await_the_last)
+        finish_at_exit(_await_the_last)
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
         optimizer.register_state_dict_pre_hook(self.wait)

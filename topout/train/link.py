@@ -56,7 +56,7 @@ def _seconds(place: Place, num_bytes: int, num_at_once: int, num_tries: int) -> 
 
     With it the share of that time in which this process used a processor.
     """
-    messages = [torch.zeros(num_bytes // 4, device=place.device) for _ in range(num_at_once)]
+    messages = [torch.zeros(num_bytes // 4, dtype=torch.float32, device=place.device) for _ in range(num_at_once)]
     times, shares = [], []
     for _ in range(1 + num_tries):
         dist.barrier(group=place.group)

@@ -8,7 +8,7 @@
     local.finish()
 
 For links so slow that gradients cannot travel each step: bytes shrink by `every`. In the first `warmup` steps they are
-averaged each step, as early steps go far (post-local SGD). Frozen parameters are left alone. The model is the plain
+averaged each step, as early steps go far (post-local SGD). What was always frozen is left alone. The model is the plain
 one, not wrapped in DDP. All ranks must make the same number of steps. Not where DDP's step is short enough: what is
 averaged rarely is not the same training, and `benchmarks/compression.py` shows by how much. Reference: Lin et al. 2020,
 Don't Use Large Mini-Batches, Use Local SGD.
@@ -31,21 +31,21 @@ class LocalSGD:
     def __init__(self, model: nn.Module, place: Place, *, every: int = 8, warmup: int = 0) -> None:
         """Begins with rank 0's parameters and buffers on all ranks."""
         check_not_wrapped(model)
-        self.place = place
+        self.place, self.model = place, model
         self.every = whole("every", every)
         self.warmup = whole("warmup", warmup, least=0)
         self.num_steps = 0
         self.bytes_averaged = 0
-        self._model = model
         self._has_news = False
-        self._trained: set[int] = set()
+        self._learning: set[str] = set()
+        self._note_learning()
         broadcast(model_tensors(model), place)
 
     def step(self) -> bool:
         """After each `optimizer.step()`; whether the ranks met."""
         self.num_steps += 1
         self._has_news = True
-        self._trained.update(id(parameter) for parameter in self._model.parameters() if _may_learn(parameter))
+        self._note_learning()
         is_due = self.num_steps <= self.warmup or (self.num_steps - self.warmup) % self.every == 0
         if is_due:
             self.meet()
@@ -58,28 +58,23 @@ class LocalSGD:
 
     def meet(self) -> None:
         with torch.no_grad():
-            self.bytes_averaged += average(self._learning(), self.place)
-            self.bytes_averaged += average_buffers(self._model, self.place)
+            learnt = [one for name, one in self.model.named_parameters() if name in self._learning]
+            self.bytes_averaged += average(learnt, self.place)
+            self.bytes_averaged += average_buffers(self.model, self.place)
         self._has_news = False
-        self._trained.clear()
 
-    def _learning(self) -> list[nn.Parameter]:
-        """Those that may differ between ranks: not frozen now, or not at some step since the last meeting."""
-        return [one for one in self._model.parameters() if _may_learn(one) or id(one) in self._trained]
+    def _note_learning(self) -> None:
+        """Once and for all: a discriminator is frozen while its generator learns, and all ranks must agree."""
+        self._learning.update(name for name, one in self.model.named_parameters() if one.requires_grad)
 
     def state_dict(self) -> dict[str, Any]:
-        """Between meetings parameters differ from rank to rank: call `finish` before a checkpoint that saves one."""
+        """Between meetings parameters differ from rank to rank: `Checkpoints` of this as well keep each one's."""
         return {"num_steps": self.num_steps, "has_news": self._has_news}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.num_steps = int(state["num_steps"])
         # older states do not say; to average what is equal changes nothing
         self._has_news = bool(state.get("has_news", self.num_steps > 0))
-
-
-def _may_learn(parameter: nn.Parameter) -> bool:
-    """Also one that is frozen for the moment, as a discriminator while its generator learns: its gradient is there."""
-    return parameter.requires_grad or parameter.grad is not None
 
 
 def average(tensors: Iterable[Tensor], place: Place) -> int:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from topout.schema.errors import TopoutError
+from topout.train import left_out
 from topout.train.exchange import from_first, gather
 from topout.train.place import Place
 
@@ -25,6 +26,7 @@ def data_parallel(
     if place.world_size == 1 or is_distributed(model):
         return model
     check_same_model(model, place)
+    left_out.watch(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     make = LazyStatistics if _has_statistics_only(model) else DistributedDataParallel

@@ -111,9 +111,10 @@ def length_of(sampler: Any) -> int:
 
 
 def drawn(sampler: Any, seed: int, epoch: int) -> list[Any]:
-    length = _stated_length(sampler)
     if hasattr(sampler, "set_epoch"):
+        # its length may be another one then
         sampler.set_epoch(epoch)
+    length = _stated_length(sampler)
     with seeded(key(seed, epoch, SAMPLER), getattr(sampler, "generator", None)):
         values = list(islice(sampler, length + 1))
     if len(values) != length:

@@ -52,7 +52,16 @@ def shard(loader: DataLoader, place: Place, *, seed: int = 0, own_share: bool = 
     return _sharded(loader, place, whole("seed", seed, least=None))
 
 
-class ShardedLoader(DataLoader):  # type: ignore[misc]
+class OwnDraws(DataLoader):  # type: ignore[misc]
+    """A loader whose generator `same_but` has replaced: by one of the host, whatever torch's default device is."""
+
+    def _get_iterator(self) -> Any:
+        # torch draws a seed for workers there, also where there are none
+        with torch.device("cpu"):
+            return super()._get_iterator()
+
+
+class ShardedLoader(OwnDraws):
     """Made by `shard`. Each iteration is the next epoch; `set_epoch` is not needed, and harmless."""
 
     _topout_share: "Share"
@@ -206,7 +215,7 @@ def index_source(loader: DataLoader) -> tuple[Any, int | None, bool]:
     return source, None, False
 
 
-def same_but(loader: DataLoader, kind: type, **changes: Any) -> Any:
+def same_but(loader: DataLoader, kind: type[OwnDraws], **changes: Any) -> Any:
     """A loader of class `kind`, whatever else its class is, with all attributes of `loader`, and workers of its own."""
     plain = loader.__dict__.get("_topout_plain", type(loader))
     combined = kind if plain is DataLoader else type(f"{kind.__name__}Of{plain.__name__}", (kind, plain), {})

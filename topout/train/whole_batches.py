@@ -20,7 +20,7 @@ from topout.train.batches import WORKER, Seeded
 from topout.train.exchange import gather
 from topout.train.place import Place
 from topout.train.sample_order import SampleOrder, order_of
-from topout.train.sharding import index_source, same_but
+from topout.train.sharding import OwnDraws, index_source, same_but
 
 Numbered = Generator[tuple[int | None, Any], None, None]
 """A batch's number in the order of one process, None where its result is not wanted; and the batch."""
@@ -130,7 +130,7 @@ def _of_loader(loader: DataLoader, place: Place, in_step: bool) -> Numbered:
         yield batches.number(turn), batch
 
 
-class EvaluationLoader(DataLoader):  # type: ignore[misc]
+class EvaluationLoader(OwnDraws):
     """A loader of the same settings that fetches this rank's batches."""
 
     @property

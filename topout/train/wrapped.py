@@ -37,6 +37,10 @@ class Wrapped:
     def is_alive(self) -> bool:
         return self.model is not None
 
+    def is_of(self, model: Any) -> bool:
+        """Whether it is this one's model that is wrapped again, as after layers were unfrozen."""
+        return self._inner() is unwrapped(model)
+
     def parts(self) -> dict[str, Any]:
         """By the names that they have in a checkpoint."""
         suffix = f"-{self.number}" if self.number > 1 else ""

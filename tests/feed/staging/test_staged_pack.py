@@ -56,6 +56,18 @@ def test_without_staging_all_is_read_from_the_slow_path(source, near):
         assert not pack.is_near
 
 
+def test_a_pack_that_is_open_is_not_taken_for_abandoned(source, near, tmp_path):
+    other = make_pack(tmp_path / "other", num_samples=10)
+    with open_staged(source, root=near) as pack:
+        validation = open_staged(other, root=near)
+        pack.staging_folder.remove_abandoned(1 << 60)
+        assert validation.sample(3)["data"] == contents(3)
+        validation.follow()
+        validation.close()
+        pack.staging_folder.remove_abandoned(1 << 60)
+        assert not validation.staging_folder.path.exists()
+
+
 def test_a_pack_that_fits_is_staged_whole_and_is_a_pack(source, near):
     with open_staged(source, root=near) as pack:
         pack.follow(course_of(60), StagingOptions(budget_bytes=1 << 20))
@@ -275,6 +287,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.lab
 @pytest.mark.parametrize("unit", ["shards", "samples"])
 def test_a_full_disk_makes_the_budget_smaller_and_is_said_once(tmp_path, small_disk, unit, caplog):
     source = make_pack(tmp_path / "large", num_samples=200)
@@ -291,6 +304,7 @@ def test_a_full_disk_makes_the_budget_smaller_and_is_said_once(tmp_path, small_d
     assert len(caplog.records) == 1
 
 
+@pytest.mark.lab
 def test_what_a_gone_job_staged_of_another_pack_makes_room(tmp_path, small_disk):
     for number in (1, 2):
         source = make_pack(tmp_path / f"pack-{number}", num_samples=60 + number)
@@ -300,6 +314,7 @@ def test_what_a_gone_job_staged_of_another_pack_makes_room(tmp_path, small_disk)
     assert len([path for path in small_disk.iterdir() if path.is_dir()]) == 1
 
 
+@pytest.mark.lab
 def test_a_folder_of_another_user_is_refused(source, tmp_path):
     strange = tmp_path / "strange"
     strange.mkdir()

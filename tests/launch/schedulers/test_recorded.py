@@ -237,6 +237,14 @@ def test_files_with_variables_do_not_outlive_a_start_that_fails(
     assert list((tmp_path / "config/topout").iterdir()) == []
 
 
+def test_a_user_without_a_home_is_told_where_the_file_could_be(homeless: None, tmp_path: Path) -> None:
+    with pytest.raises(TopoutError) as caught:
+        with_private_variables({}, {"TOKEN": "secret"}, ["agent"])
+    assert "home folder" in caught.value.problem
+    assert "export XDG_CONFIG_HOME" in caught.value.do
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_variables_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "LATIN": os.fsdecode(b"caf\xe9")}
     words = with_private_variables(environ, {}, ["/bin/sh", "-c", 'printf "%s" "$LATIN"'])

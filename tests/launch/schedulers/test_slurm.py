@@ -1,5 +1,6 @@
 """Slurm's variables are read for what they say in each kind of step."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,21 @@ def test_a_rank_reads_the_truth_about_itself_in_slurms_words() -> None:
     read = slurm.detect({**env.SLURM_TASK, **variables})
     assert read is not None
     assert read.task == Task(rank=2, world_size=3, local_rank=0, local_size=1, node_rank=1)
+
+
+def test_the_ranks_of_a_large_job_are_counted_once_for_each_rank_that_is_told() -> None:
+    class Counted(tuple[Rank, ...]):
+        num_walks = 0
+
+        def __iter__(self) -> Iterator[Rank]:
+            Counted.num_walks += 1
+            return super().__iter__()
+
+    hosts = tuple(Host(name=f"n{number}", cores=(), memory_bytes=0) for number in range(100))
+    ranks = Counted(
+        Rank(rank=number, local_rank=0, node_rank=number, host=host.name, cores=(0,), num_threads=1)
+        for number, host in enumerate(hosts)
+    )
+    world = World(hosts=hosts, ranks=ranks, master_address="n0", master_port=1)
+    assert slurm.rank_variables(ranks[7], world)["SLURM_TASKS_PER_NODE"] == "1(x100)"
+    assert Counted.num_walks < 5

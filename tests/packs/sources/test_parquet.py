@@ -98,6 +98,13 @@ def test_a_folder_saved_by_hugging_face_is_one_table(tmp_path):
     assert listing.names[3] == "data-00001-of-00002/00000000"
 
 
+def test_a_null_within_a_list_is_no_number(tmp_path):
+    rows = pa.table({"v": pa.array([[1.0, 2.0], [1.0, None]], pa.list_(pa.float32(), 2))})
+    pq.write_table(rows, tmp_path / "a.parquet")
+    _, found = read_all(tmp_path / "a.parquet")
+    assert reasons(found) == [None, "v is not an array: it has null values or rows of different lengths"]
+
+
 def test_a_null_is_named_except_within_json(tmp_path):
     rows = pa.table({"n": pa.array([1, None, 3]), "j": pa.array([{"a": 1}, {"a": 2}, None])})
     pq.write_table(rows, tmp_path / "a.parquet")

@@ -22,6 +22,16 @@ def write_tar(path: Path, members: dict[str, bytes], format: int = tarfile.GNU_F
     return path
 
 
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path):
+    (tmp_path / "part").mkdir()
+    write_tar(tmp_path / "part" / "a.tar", {"one.jpg": jpeg(1)})
+    (tmp_path / "part" / "latest").symlink_to("..")
+    (tmp_path / "part" / "again").symlink_to(".")
+    (tmp_path / "other").symlink_to("part")
+    _, found = read_all(tmp_path, "tar")
+    assert len(found) == 2
+
+
 def test_what_webdataset_writes_is_read(tmp_path):
     import webdataset
 

@@ -80,25 +80,20 @@ print(json.dumps([trained(ctx.wrap, step), trained(DistributedDataParallel, step
     assert name == "fine"
 
 
-def test_parameters_that_were_frozen_at_wrapping_stay_with_their_rank_as_in_ddp(said):
+def test_groups_that_are_tried_leave_out_what_was_frozen_at_wrapping(said):
     source = """
-def frozen(wrap):
-    def build(net):
-        net[0].requires_grad_(False)
-        return wrap(net)
-    return build
+def build(net):
+    net[0].requires_grad_(False)
+    return ctx.wrap(net)
 def step(model, number):
-    if number == 8:
-        model.module[0].requires_grad_(True)
+    # once thawed it is no longer what DDP took, and a step would be refused (`left_out`)
+    model.module[0].requires_grad_(number >= 8)
     plainly(model, number)
-def others(wrap):
-    held = []
-    trained(lambda net: held.append(frozen(wrap)(net)) or held[0], step)
-    return [float(p.double().sum()) for p in held[0].module[0].parameters()]
-ours, plain = others(ctx.wrap), others(DistributedDataParallel)
-print(json.dumps([ours == plain, ctx.tuning.is_settled, name()]))
+    model.module[0].requires_grad_(False)
+trained(build, step)
+print(json.dumps([ctx.tuning.is_settled, name()]))
 """
-    assert said(source) == [True, True, None]
+    assert said(source) == [True, None]
 
 
 def test_it_is_copied_averaged_and_saved_at_any_step(said):

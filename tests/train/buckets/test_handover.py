@@ -1,6 +1,7 @@
 """Handing the core over: on links that leave it idle, at moments that lie apart, and never to whoever keeps it."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,14 +22,15 @@ def handed_over(monkeypatch):
     """Counts turns, each of which takes as long as `takes_s` says at that moment."""
 
     class Counter:
-        count, takes_s = 0, 0.0
+        count, takes_s, now_s = 0, 0.0, 0.0
 
         def __call__(self):
             self.count += 1
-            time.sleep(self.takes_s)
+            self.now_s += self.takes_s
 
     counter = Counter()
     monkeypatch.setattr(handover, "_hand_over", counter)
+    monkeypatch.setattr(handover, "time", SimpleNamespace(perf_counter=lambda: counter.now_s))
     return counter
 
 

@@ -12,9 +12,10 @@ from torch import nn
 
 from tests.train.checkpoint.conftest import MakeTraining
 from topout.schema.errors import TopoutError
-from topout.train.checkpoint import files
+from topout.train.checkpoint import Checkpoints, files
 from topout.train.checkpoint.store import Store
 from topout.train.fused import fuse
+from topout.train.place import alone
 
 
 def steps(tmp_path: Path) -> list[int]:
@@ -296,6 +297,36 @@ def test_a_further_module_may_come_and_go(training: MakeTraining) -> None:
 def test_parameters_that_nobody_would_save_are_refused(training: MakeTraining) -> None:
     model, loss = nn.Linear(4, 2), nn.Linear(2, 1)
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
-    with pytest.raises(TopoutError, match="trains 2 parameters that no module of the checkpoint holds"):
+    with pytest.raises(TopoutError, match="trains 2 parameters that no module of the checkpoint holds") as raised:
         training(model=model, optimizer=optimizer)
+    # among several ranks it must be averaged, too
+    assert "criterion = ctx.wrap(criterion)" in raised.value.do
     training(model=model, optimizer=optimizer, state={"loss": loss}).close()
+
+
+class Replica(nn.parallel.DistributedDataParallel):
+    """DDP around a model, as far as names go; it needs no group."""
+
+    def __init__(self, model: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.module = model
+
+
+@pytest.mark.parametrize("were_several", [True, False])
+def test_an_average_of_a_wrapped_model_comes_back_in_any_number_of_ranks(tmp_path: Path, were_several: bool) -> None:
+    def average(is_wrapped: bool, value: float) -> nn.Module:
+        """Holds the model under the name that AveragedModel gives it."""
+        model = nn.Linear(2, 2)
+        nn.init.constant_(model.weight, value)
+        return nn.ModuleDict({"module": Replica(model) if is_wrapped else model})
+
+    def checkpoints(part: nn.Module) -> Checkpoints:
+        return Checkpoints(tmp_path, state={"average": part}, place=alone())
+
+    with checkpoints(average(were_several, 3.0)) as saving:
+        saving.save()
+    again = average(not were_several, 0.0)
+    with checkpoints(again) as restoring:
+        restoring.restore()
+    (weight,) = [value for name, value in again.named_parameters() if name.endswith("weight")]
+    assert (weight == 3.0).all()

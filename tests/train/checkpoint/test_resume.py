@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import RunTopout
 from tests.train.conftest import Ended, RunRanks, start_ranks
 
 TRAINING = Path(__file__).with_name("training.py")
@@ -69,6 +70,14 @@ def test_another_number_of_ranks_takes_over(run_ranks: RunRanks, tmp_path: Path)
     assert "saved by 1 ranks and goes on with 2" in ended[0].stderr
 
 
+def wait_until_saved(folder: Path) -> None:
+    """Until there is a first checkpoint: a busy machine may need longer for it than a rank lives here."""
+    give_up_s = time.monotonic() + 60
+    while not list(folder.glob("step-*")):
+        assert time.monotonic() < give_up_s, f"no checkpoint in {folder}"
+        time.sleep(0.01)
+
+
 def kill_often(run: dict[str, object], num_kills: int, seed: int) -> None:
     """Starts the training, kills a rank at a random moment, and so on."""
     chance = random.Random(seed)
@@ -78,6 +87,7 @@ def kill_often(run: dict[str, object], num_kills: int, seed: int) -> None:
             for rank in ranks:
                 assert rank.stdout is not None
                 assert rank.stdout.readline() == "ready\n", rank.communicate()[1][-2000:]
+            wait_until_saved(Path(str(run["folder"])))
             time.sleep(chance.uniform(0.02, 0.3))
             victim = chance.choice(ranks)
             assert victim.poll() is None, victim.communicate()[1][-2000:]
@@ -118,3 +128,44 @@ def test_a_training_under_topout_run_goes_on_by_itself(run_ranks: RunRanks, tmp_
     assert (ended.stdout + ended.stderr).count("topout: going on from step") == 2
     results, _ = trained(run_ranks, {"folder": str(tmp_path / "whole"), "steps": STEPS})
     assert results[0][0]["digest"] in ended.stdout
+
+
+SLOW_DISK = """
+import sys
+import time
+
+import torch
+
+import topout
+from topout.train.checkpoint import writing
+
+write_small = writing.write_small
+
+
+def write_slowly(path, data):
+    time.sleep(float(sys.argv[1]))
+    return write_small(path, data)
+
+
+writing.write_small = write_slowly
+ctx = topout.init()
+model = torch.nn.Linear(4, 2)
+model, optimizer = ctx.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+checkpoints = ctx.checkpoint("saved", every=None)
+model(torch.randn(3, 4)).sum().backward()
+optimizer.step()
+checkpoints.save()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(1, 0), (5.5, 3)])
+def test_what_is_written_at_the_last_line_is_safe_under_topout_run(
+    run_topout: RunTopout, tmp_path: Path, seconds: float, code: int
+) -> None:
+    """Longer than a rank has for its end, where it leaves the group that its writers meet in."""
+    script = tmp_path / "script.py"
+    script.write_text(SLOW_DISK)
+    done = run_topout(["run", "-n", 2, "--no-record", script, seconds, code])
+    assert done.code == code, done.stderr
+    assert (tmp_path / "saved" / "step-000000000001" / "COMMITTED").exists(), done.stderr

@@ -1,6 +1,5 @@
 """Ranks that run once for many tests: each script prints facts, and each test judges one of them."""
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.train.conftest import start_ranks
+from tests.train.conftest import ended, start_ranks
 
 HERE = Path(__file__).parent
 Facts = Callable[..., list[Any]]
@@ -23,10 +22,11 @@ def facts() -> Facts:
         processes = start_ranks(HERE / script, num_ranks, args)
         try:
             outputs = [process.communicate(timeout=240) for process in processes]
+            ranks = [ended(process, *output) for process, output in zip(processes, outputs, strict=True)]
         finally:
             for process in processes:
                 process.kill()
-        assert [process.returncode for process in processes] == [0] * num_ranks, "\n".join(out[1] for out in outputs)
-        return [json.loads(stdout.strip().splitlines()[-1]) for stdout, _ in outputs]
+        assert [rank.code for rank in ranks] == [0] * num_ranks, "\n".join(rank.stderr for rank in ranks)
+        return [rank.said for rank in ranks]
 
     return run

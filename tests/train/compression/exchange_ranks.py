@@ -110,6 +110,14 @@ def trained(codec, place, *, steps=8, change_at=None, resume_at=None, no_sync=Fa
     return digest(torch.cat([p.detach().float().flatten() for p in ddp.parameters()]))
 
 
+def in_float64(*args, **options):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return trained(*args, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def change_buckets(ddp, compressor, num_bytes):
     """A new reducer with other buckets in the same model, as tuning makes one between two steps."""
     regroup(ddp, (num_bytes,), (None, compressor.hook))
@@ -164,6 +172,8 @@ def facts_of(codec, place, given):
         facts["error_changing"] = error_of(codec, place, changing=True, **given)
         facts["digests"]["resumed"] = trained(codec, place, resume_at=4, **fixed)
         facts["digests"]["changed"] = trained(codec, place, change_at=4, **given)
+        facts["digests"]["float64"] = in_float64(codec, place, **fixed)
+        facts["digests"]["float64_resumed"] = in_float64(codec, place, resume_at=4, **fixed)
     if place.world_size == 2:
         facts["70_000"] = broken(codec, place, 70_000.0, **given)["is_seen"]
         facts["200_000"] = broken(codec, place, 200_000.0, **given)["is_seen"]
@@ -171,7 +181,7 @@ def facts_of(codec, place, given):
         facts["unused"] = unused(codec, place, **given)
         facts["digests"]["accumulated"] = trained(codec, place, no_sync=True, **given)
     if place.world_size == 2 and codec in REMEMBERING:
-        facts["digests"]["long"] = trained(codec, place, steps=200, **given)
+        facts["digests"]["long"] = trained(codec, place, steps=60, **given)
     return facts
 
 

@@ -34,8 +34,9 @@ def main():
     store = dist.distributed_c10d._get_default_store()
     if place.rank == 1:
         store.set("heard", "yes")
-    # rank 0 keeps its connections open until then: it is not its end that rank 1 hears of
-    store.wait(["heard"], timedelta(seconds=60))
+    else:
+        # it keeps its connections open until then: it is not its end that rank 1 hears of
+        store.wait(["heard"], timedelta(seconds=60))
     print(json.dumps({"message": message}), flush=True)
     dist.destroy_process_group()
 

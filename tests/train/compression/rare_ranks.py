@@ -1,12 +1,16 @@
 """Local SGD and DiLoCo on one of several ranks; prints one JSON object of facts for the tests to judge."""
 
 import json
+import shutil
+import tempfile
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from topout.train.checkpoint import Checkpoints
 from topout.train.diloco import DiLoCo
+from topout.train.exchange import from_first
 from topout.train.local_sgd import LocalSGD
 from topout.train.place import alone, joined
 
@@ -54,7 +58,9 @@ def frozen(place):
         for parameter in model[2].parameters():
             parameter.add_(place.rank + 1)
     # as the discriminator of a GAN: learnt, and frozen while the generator does
-    model[2].bias.grad = torch.ones_like(model[2].bias)
+    if place.rank == 0:
+        # what one rank happens to hold must not decide what travels
+        model[2].bias.grad = torch.ones_like(model[2].bias)
     model[2].bias.requires_grad_(False)
     local.step()
     model[2].weight.requires_grad_(False)
@@ -96,6 +102,49 @@ def diloco(place, steps=6, resume_at=None, **options):
     return {"begun": begun, "met": met, "after": values(model)}
 
 
+def diloco_frozen(place):
+    """A head that is frozen after the first meeting, and one that learns while it is not, as a discriminator does."""
+    model = make_model(place.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    local = DiLoCo(model, optimizer, place, every=1)
+    train(model, optimizer, local, place, 1)
+    before = values(model)
+    model[2].requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    with torch.no_grad():
+        model[1].bias.add_(place.rank)
+    train(model, optimizer, local, place, 1, begin=1)
+    return {"before": before, "after": values(model)}
+
+
+def checkpointed(place, make):
+    """Saved between two meetings; then what each rank has, and what it is given back."""
+    folder = from_first(tempfile.mkdtemp(), place)
+
+    def built(seed):
+        model = make_model(seed)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        local = make(model, optimizer)
+        state = {"model": model, "optimizer": optimizer, "local": local}
+        return model, optimizer, local, Checkpoints(folder, state=state, place=place)
+
+    def kept(model, optimizer):
+        momenta = [value.double().flatten().tolist() for state in optimizer.state.values() for value in state.values()]
+        return values(model) + momenta
+
+    model, optimizer, local, checkpoints = built(place.rank)
+    train(model, optimizer, local, place, 3)
+    checkpoints.save()
+    checkpoints.close()
+    before = kept(model, optimizer)
+    model, optimizer, local, checkpoints = built(77)
+    checkpoints.restore()
+    checkpoints.close()
+    if place.is_first:
+        shutil.rmtree(folder)
+    return {"before": before, "after": kept(model, optimizer)}
+
+
 def main():
     dist.init_process_group("gloo")
     place = joined(torch.device("cpu"), local_rank=0, local_world_size=1)
@@ -105,7 +154,10 @@ def main():
         "apart": local_sgd(place, every=9, warmup=0, steps=1),
         "every_step": local_sgd(place, every=1, warmup=0, steps=6),
         "frozen": frozen(place),
+        "local_checkpointed": checkpointed(place, lambda model, _: LocalSGD(model, place, every=2)),
+        "diloco_checkpointed": checkpointed(place, lambda model, inner: DiLoCo(model, inner, place, every=2)),
         "diloco_finished": diloco_finished(place),
+        "diloco_frozen": diloco_frozen(place),
         "diloco_plain": diloco(place, every=1, outer_lr=1.0, outer_momentum=0.0),
         "diloco": diloco(place, every=3),
         "diloco_resumed": diloco(place, every=2, resume_at=3),

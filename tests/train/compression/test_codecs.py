@@ -24,7 +24,7 @@ def three_ranks(facts):
 
 
 def test_all_ranks_end_with_the_same_bits(ranks):
-    """Also after 200 steps of many buckets, with other buckets on the way, with bf16 parameters among float32 ones,
+    """Also after 60 steps of many buckets, with other buckets on the way, with bf16 parameters among float32 ones,
     and with gradients accumulated under no_sync."""
     for said in ranks:
         assert said["digests"] == ranks[0]["digests"]
@@ -41,6 +41,7 @@ def test_a_resumed_run_gives_the_same_bits(two_ranks, three_ranks, codec):
     """What was held back is part of the state: without it the steps after the resume would differ."""
     for said in (two_ranks[0], three_ranks[0]):
         assert said[codec]["digests"]["resumed"] == said[codec]["digests"]["once"]
+        assert said[codec]["digests"]["float64_resumed"] == said[codec]["digests"]["float64"]
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(ranks):
         assert said["diloco_resumed"]["after"] == said["diloco_straight"]["after"]
 
 
+@pytest.mark.parametrize("kind", ["local", "diloco"])
+def test_a_checkpoint_between_meetings_gives_each_rank_its_own_parameters_and_momenta(ranks, kind):
+    first, second = (said[f"{kind}_checkpointed"] for said in ranks)
+    assert first["after"] == first["before"] and second["after"] == second["before"]
+    assert all(mine != other for mine, other in zip(first["before"][:6], second["before"][:6], strict=True))
+
+
 def test_a_finished_run_that_is_taken_up_has_nothing_to_finish(ranks):
     for said in ranks:
         assert said["diloco_finished"]["after"] == said["diloco_finished"]["before"]
@@ -104,6 +111,15 @@ def test_frozen_parameters_stay_at_home(ranks):
         assert after == pytest.approx([value + 1.5 for value in begun], abs=1e-6)
     of_batch_norm, of_head, running = 4 * (5 + 5), 4 * (5 * 2 + 2), 4 * (5 + 5)
     assert first["bytes"] == of_batch_norm + of_head + running
+
+
+def test_diloco_does_not_move_what_rests(ranks):
+    """Parameters are: weight and bias, batch norm's two, weight and bias of the head."""
+    first, second = (said["diloco_frozen"] for said in ranks)
+    assert first["after"] == second["after"]
+    assert first["after"][4:6] == first["before"][4:6]
+    # changed on one rank alone, and trained
+    assert first["after"][3] != first["before"][3] and first["after"][0] != first["before"][0]
 
 
 def test_one_rank_alone_trains_as_without(ranks):

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from topout.train.checkpoint.captured import Captured, Source
 from topout.train.mesh import hybrid
+from topout.train.mesh.resume import OptimizerStateEntry
+from topout.train.optim.lars import LARS
 from topout.train.place import alone
 
 
@@ -49,6 +52,24 @@ def test_which_kernels_are_used_is_this_runs_choice(saved):
     assert trainer.optimizer.param_groups[0]["foreach"] is False
     assert trainer.optimizer.param_groups[0]["momentum"] == 0.9
     assert len(trainer.optimizer.state) == 4
+
+
+def test_names_of_parameters_are_those_of_this_ranks_stage():
+    whole = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def entry(names):
+        found = [(name, p) for name, p in whole.named_parameters() if name in names]
+        return OptimizerStateEntry(LARS(found, lr=0.1), {id(p): name for name, p in found})
+
+    captured = Captured(0)
+    entry(["0.weight"]).capture(captured)
+    here = entry(["1.weight", "1.bias"])
+    here.ask(captured.trees["optimizer"], Source({}))
+    here.load()
+    assert here.optimizer.param_groups[0]["param_names"] == ["1.weight", "1.bias"]
+    for parameter in whole[1].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    here.optimizer.step()
 
 
 @pytest.mark.parametrize("before", ["restore", "save", "checkpoint"])

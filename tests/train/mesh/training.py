@@ -73,10 +73,11 @@ def main():
     known, said = {}, []
     for case in json.loads(sys.argv[1]):
         key = json.dumps([case.get(name) for name in ("model", "optimizer", "clip")])
-        if key not in known:
+        # what rank 0 says is looked at, and the others' cores are its own
+        if key not in known and context.place.is_first:
             known[key] = in_one_process(case)
         losses, held = in_mesh(case, context.place)
-        said.append({"losses": losses, "alone": known[key], "held": held})
+        said.append({"losses": losses, "alone": known.get(key), "held": held})
     print(json.dumps(said), flush=True)
     context.close()
 

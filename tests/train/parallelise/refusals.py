@@ -56,6 +56,13 @@ def _():
     sum(len(model(inputs)) for inputs, _ in DataLoader(DATA, batch_size=4, shuffle=True))
 
 
+@refused("one batch")
+def _():
+    model, _ = trainer()
+    inputs, _ = next(iter(DataLoader(DATA, batch_size=5)))
+    model(inputs).sum().backward()
+
+
 @refused("LBFGS")
 def _():
     model, optimizer = trainer(torch.optim.LBFGS)

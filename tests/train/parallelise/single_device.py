@@ -8,6 +8,7 @@ With two ranks and half the batch size, --ddp must come to the same parameters.
 import json
 import os
 import sys
+from itertools import islice
 
 import torch
 from torch import nn
@@ -173,6 +174,52 @@ def partly_evaluating():
     return flat(model)
 
 
+def added():
+    """Gradients of two losses, the first kept over the second's pass."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, labels in loader():
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        kept = [parameter.grad for parameter in model.parameters()]
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        for parameter, gradient in zip(model.parameters(), kept, strict=True):
+            parameter.grad += 0.5 * gradient
+        optimizer.step()
+    return flat(model)
+
+
+class Scaled(DataLoader):
+    """As the loaders of people that move batches to a device."""
+
+    def __iter__(self):
+        for inputs, labels in super().__iter__():
+            yield inputs / 2, labels
+
+
+def looked_at(is_held):
+    """Evaluation of a few batches within the training loop, from a loader of the script's own class."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dataset, _ = data()
+    validation = DataLoader(dataset, batch_size=4)
+    held = None
+    model.train()
+    for inputs, labels in Scaled(dataset, batch_size=BATCH_SIZE, sampler=FixedOrder()):
+        model.eval()
+        with torch.no_grad():
+            held = held or iter(validation)
+            for batch, _ in islice(held if is_held else validation, 2):
+                model(batch)
+        if is_held:
+            model.train()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+    return flat(model)
+
+
 def statistics():
     """BatchNorm's statistics are of each rank's own batches until evaluation."""
     torch.manual_seed(4)
@@ -193,6 +240,7 @@ if __name__ == "__main__":
     found = {kind: train(kind) for kind in sys.argv[3:]}
     found |= {"closure": closure(), "adversaries": adversaries(), "frozen": frozen(), "evaluated": evaluated()}
     found |= {"partly": partly_evaluating(), "statistics": statistics()}
+    found |= {"added": added(), "looked at": looked_at(False), "looked at by turns": looked_at(True)}
     torch.manual_seed(0)
     dropped = nn.functional.dropout(torch.ones(64))
     found["dropout"] = dropped.tolist()

@@ -36,16 +36,25 @@ WAYS = {
 }
 
 
+@pytest.fixture(scope="module")
+def known():
+    """Recordings by way: each is made once."""
+    return {}
+
+
 @pytest.fixture
-def recorded(run_topout, tmp_path):
+def recorded(run_topout, tmp_path, known):
     def record(way):
+        if way in known:
+            return known[way]
         before, after = WAYS[way]
         script = tmp_path / "train.py"
         script.write_text(SCRIPT.format(before=before, after=after))
         ran = run_topout(["run", "-n", "2", *(["--ddp"] if way == "ddp" else []), script])
         assert ran.code == 0, ran.stderr
         (folder,) = (tmp_path / "topout-runs").iterdir()
-        return RunFolder(folder), json.loads((folder / "analysis.json").read_text())["measures"]
+        known[way] = RunFolder(folder), json.loads((folder / "analysis.json").read_text())["measures"]
+        return known[way]
 
     return record
 

@@ -37,6 +37,11 @@ def ended(tmp_path_factory):
             f"{line('DataLoader(Stream()')}, which is not dealt out.",
         ),
         ("counted", f"The DataLoader at {line('sum(len(')} was dealt out to ranks, and no backward pass followed."),
+        (
+            "one batch",
+            f"backward at {line('model(inputs).sum().backward()', 2)} trains on a batch of the DataLoader at "
+            f"{line('DataLoader(DATA, batch_size=5)')}, which is not dealt out.",
+        ),
         ("LBFGS", f"LBFGS at {line('optimizer.step(lambda')} cannot be made data-parallel."),
         (
             "own gradients",

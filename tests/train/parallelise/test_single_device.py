@@ -11,6 +11,7 @@ import torch
 from tests.train.horovod.test_script import plain_environment
 
 KINDS = ["plain", "clipped", "clipped by hand", "kept", "accumulated", "scaler", "plateau", "workers"]
+OTHERS = ["closure", "adversaries", "frozen", "partly", "added", "looked at", "looked at by turns"]
 SCRIPT = Path(__file__).with_name("single_device.py")
 
 
@@ -40,12 +41,12 @@ def results(tmp_path_factory) -> Results:
     return Results(tmp_path_factory.mktemp("ddp"))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "closure", "adversaries", "frozen", "partly"])
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
 def test_parameters_are_those_of_one_process_with_the_whole_batch(results, kind) -> None:
     torch.testing.assert_close(torch.tensor(results.first[kind]), torch.tensor(results.alone[kind]))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "closure", "adversaries", "frozen", "partly", "evaluated"])
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS, "evaluated"])
 def test_replicas_are_equal_to_the_last_bit(results, kind) -> None:
     assert results.first[kind] == results.second[kind]
 

@@ -4,6 +4,7 @@
     shard-00000.bin …                shards staged whole; with all of them the folder is a pack like any other
     arena.bin                        samples staged one by one
     lock                             flock: held by the process that stages
+    in-use                           flock: shared by all that have the pack open
     state.bin                        what it has done; readers map it
     readers/                         one file for each reader, flock held while it lives, with its time and its counts
 
@@ -53,6 +54,13 @@ class HeldLock:
             os.close(self._file)
             self._file = -1
 
+    def is_of(self, path: Path) -> bool:
+        """Not, where the file was removed meanwhile."""
+        try:
+            return os.path.samestat(os.fstat(self._file), path.stat())
+        except FileNotFoundError:
+            return False
+
 
 def try_lock(path: Path) -> HeldLock | None:
     """None when another process, or another part of this one, holds it."""
@@ -68,6 +76,13 @@ def try_lock(path: Path) -> HeldLock | None:
 def wait_for_lock(path: Path) -> HeldLock:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX)
+    return HeldLock(file)
+
+
+def share_lock(path: Path) -> HeldLock:
+    """Held by any number; `try_lock` fails meanwhile."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(file, fcntl.LOCK_SH)
     return HeldLock(file)
 
 
@@ -99,6 +114,7 @@ class StagingFolder:
         self.arena = self.path / "arena.bin"
         self.lock = self.path / "lock"
         self.state = self.path / "state.bin"
+        self._in_use = self.path / "in-use"
 
     def make(self) -> None:
         try:
@@ -121,6 +137,16 @@ class StagingFolder:
                 exit_code=ExitCode.ENVIRONMENT,
             )
 
+    def hold(self) -> HeldLock:
+        """Makes it; until released, nobody takes it for abandoned."""
+        while True:
+            self.make()
+            with suppress(FileNotFoundError):
+                lock = share_lock(self._in_use)
+                if lock.is_of(self._in_use):
+                    return lock
+                lock.release()
+
     def remove_unfinished(self) -> None:
         """Copies that a killed process did not finish; only for the holder of the lock."""
         for path in self.path.glob("*.tmp"):
@@ -140,9 +166,11 @@ class StagingFolder:
             with suppress(OSError):
                 if any(is_held(reader) for reader in (other / "readers").iterdir()):
                     continue
-                lock = try_lock(other / "lock")
-                if lock is not None:
+                # one that has it open need not read yet
+                locks = [try_lock(other / name) for name in ("in-use", "lock")]
+                if all(locks):
                     shutil.rmtree(other, ignore_errors=True)
+                for lock in filter(None, locks):
                     lock.release()
 
 

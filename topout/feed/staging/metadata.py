@@ -8,7 +8,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from topout.feed.staging.folder import ROOT_VARIABLE, StagingFolder, wait_for_lock
+from topout.feed.staging.folder import ROOT_VARIABLE, HeldLock, StagingFolder, wait_for_lock
 from topout.feed.staging.origin import Origin, OriginError
 from topout.packs.checksum import crc32c
 from topout.packs.damage import DamagedPack
@@ -21,11 +21,11 @@ _CHUNK_BYTES = 8 << 20
 _SPARE_BYTES = 1 << 20
 
 
-def bring_metadata(origin: Origin, root: Path) -> tuple[StagingFolder, Manifest]:
-    """The folder of this pack, made when it is not there, with everything but the shards in it."""
+def bring_metadata(origin: Origin, root: Path) -> tuple[StagingFolder, Manifest, HeldLock]:
+    """The folder of this pack, made when it is not there, with everything but the shards in it; it is in use."""
     text, manifest = _manifest_of(origin)
     folder = StagingFolder(root, hashlib.sha256(text).hexdigest()[:32])
-    folder.make()
+    use = folder.hold()
     # the ranks of a node start together: one brings the files, the others find them
     lock = wait_for_lock(folder.path / "metadata.lock")
     try:
@@ -35,7 +35,10 @@ def bring_metadata(origin: Origin, root: Path) -> tuple[StagingFolder, Manifest]
                 _bring(origin, entry, folder.path)
         if not (folder.path / MANIFEST_NAME).exists():
             _put(folder.path / MANIFEST_NAME, text)
-    except OSError as error:
+    except BaseException as error:
+        use.release()
+        if not isinstance(error, OSError):
+            raise
         raise TopoutError(
             f"The index of {origin.address} cannot be kept in {folder.path}.",
             why=error.strerror or str(error),
@@ -44,7 +47,7 @@ def bring_metadata(origin: Origin, root: Path) -> tuple[StagingFolder, Manifest]
         ) from error
     finally:
         lock.release()
-    return folder, manifest
+    return folder, manifest, use
 
 
 def _manifest_of(origin: Origin) -> tuple[bytes, Manifest]:

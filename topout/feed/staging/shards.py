@@ -77,7 +77,6 @@ class ShardStore:
         self.capacity_bytes = budget_bytes
         self.sizes_bytes = np.array([entry.size_bytes for entry in manifest.shards], dtype=np.int64)
         self.item_of_sample: NDArray[np.int64] = index["shard"].astype(np.int64)
-        folder.remove_abandoned(min(budget_bytes, int(self.sizes_bytes.sum())))
         # copies are numbered on from those of earlier holders, so that readers never take a new one for an old one
         self._serial = max([*state.copies, 0])
         self._present: set[int] = set()
@@ -90,6 +89,7 @@ class ShardStore:
                 self._path(entry).unlink(missing_ok=True)
                 self._state.copies[number] = 0
         self._reserved_bytes = int(self.sizes_bytes[sorted(self._present)].sum())
+        folder.remove_abandoned(min(budget_bytes, int(self.sizes_bytes.sum())) - self._reserved_bytes)
 
     @property
     def free_bytes(self) -> int:

@@ -6,13 +6,14 @@ packs on a disk of the node: `open_pack` reads those with nothing in between.
 """
 
 import os
+import weakref
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
 from topout.feed.staging.course import Course, ListingCourse
-from topout.feed.staging.folder import StagingFolder, State, Word, default_root
+from topout.feed.staging.folder import HeldLock, StagingFolder, State, Word, default_root
 from topout.feed.staging.metadata import bring_metadata
 from topout.feed.staging.origin import Origin, origin_of
 from topout.feed.staging.reader_file import Counts, ReaderFile, reader_name
@@ -35,13 +36,22 @@ class StagedPack(Pack):
     keeps_shards = False
 
     def __init__(
-        self, origin: Origin, folder: StagingFolder, manifest: Manifest, *, on_damage: str, repair: Repair | None
+        self,
+        origin: Origin,
+        folder: StagingFolder,
+        manifest: Manifest,
+        use: HeldLock,
+        *,
+        on_damage: str,
+        repair: Repair | None,
     ) -> None:
         # an address is no path, but all that is done with it is to print it
         path = cast(Path, origin.address)
         super().__init__(path, manifest, on_damage=on_damage, locate=folder.path.joinpath, repair=repair)
         self.origin = origin
         self.staging_folder = folder
+        self._use = use
+        weakref.finalize(self, use.release)
         self._state = State(folder.state, len(manifest.shards))
         self._near_shards = ShardReader(folder, self._state, manifest)
         self._near_samples = SampleReader(folder, self._state, len(self))
@@ -103,6 +113,7 @@ class StagedPack(Pack):
     def close(self) -> None:
         self.leave()
         self._near_shards.close()
+        self._use.release()
         super().close()
 
     def verified(self, number: int, row: np.void) -> memoryview:
@@ -155,5 +166,5 @@ def open_staged(
 ) -> StagedPack:
     """Opens a pack at a folder or an address; its index is brought near now, its shards when `follow` is called."""
     origin = origin_of(path)
-    folder, manifest = bring_metadata(origin, root or default_root())
-    return StagedPack(origin, folder, manifest, on_damage=on_damage, repair=repair)
+    folder, manifest, use = bring_metadata(origin, root or default_root())
+    return StagedPack(origin, folder, manifest, use, on_damage=on_damage, repair=repair)

@@ -206,7 +206,9 @@ def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:
-    counts = [sum(other.node_rank == node for other in world.ranks) for node in range(len(world.hosts))]
+    counts = [0] * len(world.hosts)
+    for other in world.ranks:
+        counts[other.node_rank] += 1
     beside = [other.rank for other in world.ranks if other.node_rank == rank.node_rank]
     num_tasks, tasks_per_node = str(world.size), compress_counts(counts)
     return {

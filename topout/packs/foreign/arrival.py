@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from topout.packs.packing.begun import sync_folder
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.packing.work_lock import hold_lock
 from topout.schema.errors import TopoutError
@@ -18,7 +19,7 @@ from topout.schema.errors import TopoutError
 @contextmanager
 def arriving_folder(destination: Path) -> Iterator[Path]:
     """Yields an empty folder; leaving the block moves it to `destination`."""
-    with _arriving(destination) as unfinished:
+    with _arriving(destination, is_folder=True) as unfinished:
         unfinished.mkdir()
         yield unfinished
         for folder, _, files in os.walk(unfinished):
@@ -33,7 +34,7 @@ def arriving_folder(destination: Path) -> Iterator[Path]:
 @contextmanager
 def arriving_file(destination: Path) -> Iterator[Path]:
     """Yields a path at which to make the file; leaving the block moves it to `destination`."""
-    with _arriving(destination) as unfinished:
+    with _arriving(destination, is_folder=False) as unfinished:
         yield unfinished
         _synchronise(unfinished)
 
@@ -43,9 +44,9 @@ _MOST_SYNCED_ALONE = 1000
 
 
 @contextmanager
-def _arriving(destination: Path) -> Iterator[Path]:
+def _arriving(destination: Path, *, is_folder: bool) -> Iterator[Path]:
     destination = destination.absolute()
-    _refuse_taken(destination)
+    _refuse_taken(destination, is_folder)
     unfinished = destination.with_name(f".{destination.name}.unpacking")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -53,9 +54,9 @@ def _arriving(destination: Path) -> Iterator[Path]:
             try:
                 _remove(unfinished)
                 yield unfinished
-                _refuse_taken(destination)
+                _refuse_taken(destination, is_folder)
                 unfinished.rename(destination)
-                _synchronise(destination.parent)
+                sync_folder(destination.parent)
             except BaseException:
                 _remove(unfinished)
                 raise
@@ -74,7 +75,13 @@ def _alone(destination: Path, path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _refuse_taken(destination: Path) -> None:
+def _refuse_taken(destination: Path, is_folder: bool) -> None:
+    if not is_folder and destination.is_dir():
+        raise TopoutError(
+            f"{destination} is a folder.",
+            why="this format is one file, which needs a name",
+            do=f"name the file: {destination / 'NAME'}",
+        )
     is_empty_folder = destination.is_dir() and not any(destination.iterdir())
     if destination.exists() and not is_empty_folder:
         raise TopoutError(

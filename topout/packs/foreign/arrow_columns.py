@@ -100,11 +100,18 @@ def _blob_kind(values: Any | None) -> str:
 
 
 def _array(column: Column, item: Any) -> np.ndarray[Any, Any]:
+    value = item.as_py()
     try:
-        array = np.array(item.as_py(), column.field.dtype)
+        if _has_null(value):
+            # NumPy would make NaN of it
+            raise TypeError
+        return np.array(value, column.field.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{column.name} is not an array: it has null values or rows of different lengths") from error
-    return array
+
+
+def _has_null(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and (None in value or any(map(_has_null, value))))
 
 
 def _plain(value: Any) -> Value:

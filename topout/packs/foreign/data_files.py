@@ -37,10 +37,19 @@ def find_files(source: Path, is_wanted: Callable[[str], bool]) -> tuple[DataFile
         return (_look(source, source.name),)
     found = []
     for folder, folders, files in os.walk(source, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        seen = (name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in seen if not _leads_back(Path(folder, name)))
         found += [Path(folder, name) for name in files if not name.startswith(".") and is_wanted(name)]
     looked = [_look(path, path.relative_to(source).as_posix()) for path in found]
     return tuple(sorted(looked, key=lambda file: os.fsencode(file.name)))
+
+
+def _leads_back(folder: Path) -> bool:
+    """A link to where it lies itself goes round without end."""
+    if not folder.is_symlink():
+        return False
+    target = folder.resolve()
+    return any(parent.resolve() == target for parent in folder.absolute().parents)
 
 
 def is_mostly(source: Path, is_wanted: Callable[[str], bool]) -> bool:

@@ -15,7 +15,7 @@ from typing import Self
 from topout.packs.fields import Field, Sample, checked_fields
 from topout.packs.image_header import image_flags
 from topout.packs.layout import VERSION
-from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry
+from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry, read_manifest
 from topout.packs.packing.begun import BegunPack
 from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.shard_writer import ShardRows, ShardWriter, write_rows
@@ -53,8 +53,7 @@ class PackWriter:
         self._images = [field.name for field in self.fields if field.is_image]
         self._layout = RecordLayout(self.fields, self._dictionaries)
         try:
-            self._begun = BegunPack(self.destination)
-            self._begun.clear()
+            self._begun = self._begin(is_replacing=is_replacing)
         except OSError as error:
             raise cannot_write(self.destination, error, "writing") from error
         plan = [VERSION, [asdict(field) for field in self.fields], self._classes, shard_bytes]
@@ -65,6 +64,8 @@ class PackWriter:
         self._done: list[ShardRows] = []
         self._ranges: list[tuple[int, int]] = []
         self._shard: ShardWriter | None = None
+        self._failure: OSError | None = None
+        """Of a write: what the shard holds since then nobody knows."""
 
     def __enter__(self) -> Self:
         return self
@@ -80,6 +81,7 @@ class PackWriter:
     def add(self, name: str, sample: Sample) -> None:
         """Raises TopoutError, and adds nothing, for a sample that does not fit the fields or a name given before."""
         number = len(self._numbers)
+        self._raise_if_failed()
         if not isinstance(name, str):
             raise TopoutError(
                 f"Sample {number} has no name.",
@@ -99,6 +101,7 @@ class PackWriter:
             shard = self._open_shard()
             shard.append(name, record, scalars, flags)
         except OSError as error:
+            self._failure = error
             raise cannot_write(self.destination, error, "writing") from error
         except ValueError as error:
             raise TopoutError(
@@ -111,12 +114,16 @@ class PackWriter:
             try:
                 self._close_shard()
             except OSError as error:
+                self._failure = error
                 raise cannot_write(self.destination, error, "writing") from error
 
     def close(self) -> Manifest:
         """Finishes the pack and puts it in place."""
         if self.manifest is not None:
             return self.manifest
+        if self._failure is not None:
+            self.abandon()
+        self._raise_if_failed()
         if not self._numbers:
             self.abandon()
             raise TopoutError(
@@ -142,10 +149,28 @@ class PackWriter:
         return self.manifest
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
+        """Leaves nothing behind, but a pack that is whole and only not in its place: the next writer puts it there."""
         if self._shard is not None:
             self._shard.abandon()
-        self._begun.remove()
+        if self._begun.manifest_path.exists():
+            self._begun.close()
+        else:
+            self._begun.remove()
+
+    def _begin(self, *, is_replacing: bool) -> BegunPack:
+        begun = BegunPack(self.destination)
+        if begun.manifest_path.exists():
+            # ended while it was put in place, when what it replaces was gone
+            begun.publish(read_manifest(begun.folder))
+            if not is_replacing:
+                raise taken(self.destination, "is_replacing=True")
+            begun = BegunPack(self.destination)
+        begun.clear()
+        return begun
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise cannot_write(self.destination, self._failure, "writing") from self._failure
 
     def _open_shard(self) -> ShardWriter:
         if self._shard is None:

@@ -21,7 +21,6 @@ from topout.packs.foreign.columns import chosen_fields
 from topout.packs.foreign.data_files import DataFile, find_files, fingerprint
 from topout.packs.foreign.mds_layout import Shard, Stored, read_index, read_sample, sample_offsets
 from topout.packs.foreign.numbered import NumberedNames
-from topout.packs.foreign.packages import require
 from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
 
@@ -167,8 +166,10 @@ def _decompress(data: mmap.mmap, compression: str | None, size_bytes: int) -> by
     """Never more than the index promises, whatever the stream says."""
     try:
         if compression == "zstd":
-            zstandard = require("zstandard", what="Reading shards compressed with zstd")
-            with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+            import zstandard
+
+            # typed for files and bytes; it takes whatever is a buffer
+            with zstandard.ZstdDecompressor().stream_reader(data) as stream:  # type: ignore[arg-type]
                 raw = bytes(stream.read(size_bytes + 1))
         elif compression == "gz":
             raw = zlib.decompressobj(wbits=31).decompress(data, size_bytes + 1)
@@ -176,8 +177,6 @@ def _decompress(data: mmap.mmap, compression: str | None, size_bytes: int) -> by
             raw = bz2.BZ2Decompressor().decompress(data, size_bytes + 1)
         else:
             raise ValueError(f"its compression {compression} is not one of zstd, gz, bz2")
-    except TopoutError:
-        raise
     # each library has an error of its own, and they share no class
     except Exception as error:
         raise ValueError(f"it cannot be decompressed: {error}") from error

@@ -9,6 +9,7 @@ from topout.preflight.check import Check, Verdict, named
 from topout.preflight.facts import Facts
 
 GROUP = "Hosts"
+_NOT_SEEN = "A host that does not see it keeps its own in a temporary one: name one that all see with --runs DIR"
 
 
 def judge_attendance(hosts: Sequence[Facts], num_hosts: int, absent: Sequence[str]) -> list[Check]:
@@ -20,7 +21,9 @@ def judge_attendance(hosts: Sequence[Facts], num_hosts: int, absent: Sequence[st
             verdict=Verdict.UNFIT if absent else Verdict.FINE,
             value=f"{len(hosts)} of {num_hosts}: {named([facts.host for facts in hosts])}",
             expectation="every host reports",
-            fix=f"{named(absent)} left no findings: leave it out, or see logs/ in the run folder" if absent else None,
+            fix=f"{named(absent)} left no findings: leave it out, or see logs/ in the run folder. {_NOT_SEEN}"
+            if absent
+            else None,
             hosts=tuple(absent),
             number=float(len(hosts)),
         )

@@ -6,7 +6,7 @@ from functools import partial
 from topout.host.file_systems import is_network
 from topout.preflight.amounts import count, rate, size
 from topout.preflight.check import Check, Reading, Verdict, over_hosts
-from topout.preflight.facts import Facts, Place
+from topout.preflight.facts import RUN_FOLDER, Facts, Place
 
 GROUP = "File systems"
 _ENOUGH_OPENS_PER_S = 1000.0
@@ -23,6 +23,7 @@ def judge_storage(hosts: Sequence[Facts]) -> list[Check]:
         read = partial(_named, purpose=purpose)
         checks.append(over_hosts(hosts, GROUP, purpose, "there on every host, with room", read))
         checks.append(_rates(hosts, purpose))
+    checks.append(_scattered(hosts))
     return [check for check in checks if check is not None] + _stuck(hosts)
 
 
@@ -46,6 +47,22 @@ def _named(facts: Facts, purpose: str) -> Reading | None:
     if needs_room and place.free_bytes < _LITTLE_ROOM_BYTES:
         return Reading(text=text, verdict=Verdict.WARNING, number=place.free_bytes, fix=f"make room in {place.path}")
     return Reading(text=text, number=place.free_bytes)
+
+
+def _scattered(hosts: Sequence[Facts]) -> Check | None:
+    """Hosts that do not see the run folder keep the files of their ranks in a temporary one of their own."""
+    paths = [place.path for facts in hosts if (place := _place(facts, RUN_FOLDER)) is not None]
+    if len(set(paths)) < 2:
+        return None
+    fix = "name one with --runs DIR; else a report has only the ranks of hosts that see it"
+
+    def read(facts: Facts) -> Reading | None:
+        place = _place(facts, RUN_FOLDER)
+        if place is None:
+            return None
+        return Reading(text=place.path, verdict=Verdict.FINE if place.path == paths[0] else Verdict.WARNING, fix=fix)
+
+    return over_hosts(hosts, GROUP, f"{RUN_FOLDER}: shared", "one folder that all hosts see", read)
 
 
 def _rates(hosts: Sequence[Facts], purpose: str) -> Check | None:

@@ -4,6 +4,7 @@ Goes through its stages in the same order everywhere, writes what it has found a
 stage does: a hanging file system must not hide what the others found. Judges nothing.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -12,14 +13,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from topout.preflight.facts import FOLDER, Facts, Framework, Kernel, Link
+import msgspec
+
+from topout.preflight.facts import RUN_FOLDER, Facts, Framework, Kernel, Link, findings_name
 from topout.preflight.orders import Orders
 from topout.preflight.probes import clocks, collectives, imports, machine, sockets, storage
 from topout.preflight.probes.interfaces import interface_with, speed_bits_per_s
 from topout.preflight.probes.journal import Journal
 from topout.preflight.probes.limits import read_limits
 from topout.preflight.probes.meeting import Meeting, meet
+from topout.schema.run_folder import write_whole
 from topout.schema.world import Host
+
+_LEAVE_S = 3.0
+"""After the deadline, when a probe leaves whatever it is at."""
 
 
 def main(arguments: list[str]) -> int:
@@ -34,18 +41,29 @@ def main(arguments: list[str]) -> int:
     host = machine.this_host()
     number = int(os.environ.get("GROUP_RANK", "0"))
     run = Path(os.environ["TOPOUT_RUN"]) if "TOPOUT_RUN" in os.environ else None
-    path = run / FOLDER / f"rank-{number:05d}.json" if run else None
+    path = run / findings_name(number) if run else None
     if path is not None:
         path.parent.mkdir(exist_ok=True)
     facts = Facts(host=host.name, host_number=number)
     journal = Journal(facts, path, deadline_s=deadline_s, talks=orders.talks and number == 0)
-    _leave_at(deadline_s + 3.0)
+    _leave_at(deadline_s + _LEAVE_S)
     # told to end, it still removes the files it made
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with meet(deadline_s=deadline_s) as meeting:
         Examination(journal, meeting, host, orders).run(load, run)
-    journal.write(stage=None)
+        journal.write(stage=None)
+        _gather(meeting, journal.facts, run)
     return 0
+
+
+def _gather(meeting: Meeting, facts: Facts, run: Path | None) -> None:
+    """The first host keeps the findings of those that do not see its folder."""
+    until_s = meeting.deadline_s + 0.8 * _LEAVE_S
+    for number, found in enumerate(meeting.hand_in("findings", msgspec.to_builtins(facts), until_s)):
+        path = run / findings_name(number) if run else None
+        if found is not None and path is not None and not path.exists():
+            with contextlib.suppress(OSError):
+                write_whole(path, msgspec.json.encode(found))
 
 
 class Examination:
@@ -76,7 +94,9 @@ class Examination:
         self._available_bytes = limits.available_bytes if limits else None
         stage("links within a host", lambda: sockets.within_host(host.name), self._links)
         stage("links between hosts", lambda: sockets.between_hosts(meeting, self._names), self._links)
-        for purpose, path in storage.places_of(self._orders.data, run):
+        # all try the same places, also where one host could keep no files
+        has_run = False not in meeting.exchange(RUN_FOLDER, run is not None)
+        for purpose, path in storage.places_of(self._orders.data, run if has_run else None):
             self._storage(purpose, path)
         stage("imports", lambda: imports.time_imports(meeting, self._orders.pythons), lambda found: {"imports": found})
         self._torch()

@@ -14,6 +14,9 @@ from topout.launch.rendezvous import connect, job_token
 from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import TopoutError
 
+SECRET_VARIABLE = "TOPOUT_DOCTOR_TOKEN"
+"""What probes show each other where the doctor started them all, and could hand it to them."""
+
 
 class Meeting:
     """The other hosts of this doctor run, seen from one of them."""
@@ -55,6 +58,19 @@ class Meeting:
             self.hub, self.problem = None, f"the first host was not heard any more: {error}"
             return alone
 
+    def hand_in(self, name: str, value: Any, until_s: float) -> list[Any]:
+        """As `exchange`, for values too long to tell everybody: the first host gets all, the others get nothing.
+
+        `until_s` may be later than the deadline: this is for what was found by then.
+        """
+        if self.is_first:
+            return self._heard(name, value, until_s)
+        if self.hub is not None:
+            self.hub.send("value", name=name, value=value)
+            while self.hub.has_unsent and (left_s := until_s - time.monotonic()) > 0:
+                self.hub.wait(left_s)
+        return []
+
     def close(self) -> None:
         for wire in [*self.members.values(), *([self.hub] if self.hub else [])]:
             wire.close()
@@ -66,6 +82,12 @@ class Meeting:
         self.close()
 
     def _collect(self, name: str, value: Any, until_s: float) -> list[Any]:
+        values = self._heard(name, value, until_s)
+        for wire in self.members.values():
+            wire.send("values", name=name, values=values)
+        return values
+
+    def _heard(self, name: str, value: Any, until_s: float) -> list[Any]:
         values = [value, *([None] * (self.size - 1))]
         for number, wire in list(self.members.items()):
             try:
@@ -73,8 +95,6 @@ class Meeting:
             except OSError:
                 # it may be slow or dead; whoever misses one exchange is out of step with the rest
                 self.members.pop(number).close()
-        for wire in self.members.values():
-            wire.send("values", name=name, values=values)
         return values
 
     def _hear(self, number: int, wire: Wire, name: str, until_s: float) -> Any:
@@ -103,10 +123,13 @@ def meet(environ: Mapping[str, str] = os.environ, *, deadline_s: float) -> Meeti
 
 
 def token_of(environ: Mapping[str, str]) -> str:
-    """Shown by whoever joins: made from the run and the key that only this user has, on every host."""
-    names = ("TOPOUT_RUN", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    """Shown by whoever joins: the doctor's, else made from the place of the meeting and the key of this user.
+
+    Not from the run folder: hosts that do not see it have another.
+    """
+    names = ("MASTER_ADDR", "MASTER_PORT")
     try:
-        return job_token("|".join(environ.get(name, "") for name in names), environ)
+        return environ.get(SECRET_VARIABLE) or job_token("|".join(environ.get(name, "") for name in names), environ)
     except TopoutError as error:
         # without a key there is no meeting, and the host says why
         raise OSError(f"{error.problem} {error.why}") from error

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topout.preflight.facts import Place
+from topout.preflight.facts import RUN_FOLDER, Place
 from topout.preflight.probes.meeting import Meeting
 from topout.preflight.probes.mounts import find_mount
 
@@ -33,7 +33,7 @@ def places_of(data: str | None, run_folder: Path | None) -> list[tuple[str, str]
     temporary = os.environ.get("TMPDIR") or tempfile.gettempdir()
     return [
         *([("data", data)] if data else []),
-        *([("run folder", str(run_folder))] if run_folder else []),
+        *([(RUN_FOLDER, str(run_folder))] if run_folder else []),
         ("temporary folder", temporary),
         *([("shared memory", "/dev/shm")] if Path("/dev/shm").is_dir() else []),
     ]

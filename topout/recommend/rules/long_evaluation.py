@@ -16,7 +16,9 @@ smaller:
             ...
 
 Not a problem when the run is a short trial that evaluates more often, relative to its steps, than
-the real one will.
+the real one will; or when it is no evaluation: rollouts and generation with the model in evaluation
+mode look the same, and the finding says so where nothing else told it. `topout.span("evaluation")`
+around an evaluation names it.
 """
 
 from topout.schema.finding import Rule
@@ -29,7 +31,8 @@ RULE = Rule(
     above=0.20,
     # where one rank evaluates alone, EV01 says what to do
     when=lambda m: (m.serial.single_rank_share or 0) < 0.03,
-    because="{value:.0%} of the time is evaluation, on all ranks.",
+    because="{value:.0%} of the time is evaluation, on all ranks[; told by the mode of the model alone, in 1 of "
+    "{serial.steps_per_rollout:.0f} steps, as rollouts would be].",
     advise="Evaluate less often (Keras: validation_freq) or on a subset, with a larger batch, and in torch under "
     "torch.inference_mode().",
     fires_on=Measures(serial=Serial(evaluation_share=0.35, single_rank_share=0.0)),

@@ -16,7 +16,7 @@ _JOINERS = ("horovod", "mpi4py", "byteps")
 def refuse_lonely_ranks(model: Any, watch: Watch) -> None:
     """Ends the script before its first step; the launcher says why."""
     recorder = watch.recorder
-    if recorder.settings.world_size < 2 or recorder.num_steps:
+    if recorder.settings.world_size < 2 or recorder.num_steps or not recorder.is_of_rank:
         return
     # what cannot be found out is no reason to end somebody's training
     if recorder.guard(_is_alone, model) is True:

@@ -90,7 +90,7 @@ def _end(watch: Watch, first_batch: Any, last_batch: Any) -> None:
 
 def end_rehearsal(watch: Watch) -> None:
     asked = watch.recorder.settings.steps
-    if asked is not None:
+    if asked is not None and watch.recorder.is_of_rank:
         watch.close_step(now_ns())
         if watch.recorder.num_steps >= asked:
             raise RehearsalOver(0)

@@ -31,6 +31,7 @@ def install(module: ModuleType, recorder: Recorder) -> None:
         if recorder.num_steps <= recorder.count_flops_at:
             recorder.begin_training(start_ns)
             if recorder.num_steps == recorder.count_flops_at:
+                tensors = _kept(tensors)
                 recorder.guard(graph.add, tensors)
                 start_ns = now_ns()
         used_ns = processors_ns()
@@ -60,11 +61,17 @@ def _without_onednn(backward: Any, recorder: Recorder) -> Any:
     @functools.wraps(backward)
     def computed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if recorder.num_steps == 0:
+            tensors = _kept(tensors)
             recorder.guard(_check_on_cpu, tensors, recorder)
         with onednn(False):
             return backward(tensors, *args, **kwargs)
 
     return computed
+
+
+def _kept(tensors: Any) -> Any:
+    """What an iterator hands out would be gone before torch asks for it; torch makes the same of it."""
+    return tensors if isinstance(tensors, (torch.Tensor, list, tuple)) else tuple(tensors)
 
 
 def _check_on_cpu(tensors: Any, recorder: Recorder) -> None:

@@ -125,8 +125,9 @@ class GraphFlops:
                 leaves.append(node.variable)
             count = _COUNTS.get(name)
             if count is not None:
-                flops = _BACKWARD_AND_FORWARD * count(node)
-                dtype = _dtype_of(node)
+                operand = _operand_of(node)
+                flops = _BACKWARD_AND_FORWARD * count(node) // _num_sharers(operand)
+                dtype = _dtype_of(operand)
                 self._total += flops
                 self._by_dtype[dtype] = self._by_dtype.get(dtype, 0) + flops
                 if dtype == "float32" and _may_use_tf32(name):
@@ -149,10 +150,20 @@ def _may_use_tf32(name: str) -> bool:
     return bool(torch.get_float32_matmul_precision() != "highest")
 
 
-def _dtype_of(node: Node) -> str:
-    """dtype of an operand that the node saved; whichever of them it needed for its own gradient."""
+def _operand_of(node: Node) -> Any:
+    """An operand that the node saved, whichever of them it needed for its own gradient; or None."""
     for name in ("_saved_weight", "_saved_mat1", "_saved_mat2", "_saved_self", "_saved_query"):
         operand = getattr(node, name, None)
         if operand is not None:
-            return str(operand.dtype).removeprefix("torch.")
-    return "float32"
+            return operand
+    return None
+
+
+def _dtype_of(operand: Any) -> str:
+    return "float32" if operand is None else str(operand.dtype).removeprefix("torch.")
+
+
+def _num_sharers(operand: Any) -> int:
+    """Ranks that compute it together: a distributed tensor tells the size of the whole to each rank of its mesh."""
+    mesh = getattr(operand, "device_mesh", None)
+    return 1 if mesh is None else int(mesh.size())

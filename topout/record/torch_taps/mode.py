@@ -4,6 +4,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.schema.event import NOT_GIVEN, Kind
@@ -17,7 +19,8 @@ def install(module: ModuleType, recorder: Recorder) -> None:
     @functools.wraps(original)
     def train(self: Any, mode: bool = True) -> Any:
         nonlocal is_inside
-        if is_inside:  # children of the module that the script switched
+        # children of the module that the script switched; what is compiled may switch, but is not to be recorded
+        if is_inside or torch.compiler.is_compiling():
             return original(self, mode)
         is_inside = True
         try:

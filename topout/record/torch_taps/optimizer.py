@@ -98,9 +98,7 @@ class _StepTaps:
     def _new_number(self, optimizer: Any) -> int:
         # another may have been where this one is
         self._optimizers.pop(id(optimizer), None)
-        alive = {number for number, reference in self._optimizers.values() if reference() is not None}
-        if self._counter.leader not in alive:
-            self._counter.leader = NOT_GIVEN
+        self._counter.keep({number for number, reference in self._optimizers.values() if reference() is not None})
         number, self._num_optimizers = self._num_optimizers, self._num_optimizers + 1
         self._optimizers[id(optimizer)] = (number, ref(optimizer))
         return number
@@ -112,7 +110,9 @@ class _StepTaps:
         recorder.guard(sizes.record_sizes, alive, recorder)
 
     def _end_rehearsal(self) -> None:
-        if self._recorder.num_steps >= (self._steps_asked or 0) and self._counter.is_turn_complete:
+        recorder = self._recorder
+        is_over = recorder.num_steps >= (self._steps_asked or 0) and self._counter.is_turn_complete
+        if is_over and recorder.is_of_rank:
             raise RehearsalOver(0)
 
 
@@ -123,7 +123,7 @@ def _is_closure(given: Any) -> bool:
 
 def _refuse_lonely_ranks(recorder: Recorder) -> None:
     """Several ranks and no process group: N copies of a single-device script would each train alone."""
-    if recorder.settings.world_size > 1:
+    if recorder.settings.world_size > 1 and recorder.is_of_rank:
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):

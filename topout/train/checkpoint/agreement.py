@@ -34,7 +34,7 @@ class Agreement:
         """The largest of each value over the ranks; one collective."""
         if self.place.world_size == 1:
             return list(values)
-        numbers = torch.tensor(values, dtype=torch.float64)
+        numbers = torch.tensor(values, dtype=torch.float64, device="cpu")
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self._group)
         return [float(number) for number in numbers]
 

@@ -1,7 +1,8 @@
 """Everything a rank would save at one step boundary, before a byte of it is copied.
 
     shared   the same tensor on all ranks, or a shard of it: parameters and what an optimizer keeps for them
-    own      whatever may differ between ranks: buffers (BatchNorm's statistics under DDP do), other objects' tensors
+    own      whatever may differ between ranks: buffers (BatchNorm's statistics under DDP do), other objects' tensors,
+             and all of what ranks train apart (LocalSGD, DiLoCo)
 
 A shared tensor is written once, by any rank that has it; an own one by every rank. After a change of the number of
 ranks all of them take rank 0's own.
@@ -64,4 +65,4 @@ class Source:
         size, dtype = self.sizes[name]
         if like is not None and like.shape == size and size:
             return self.into(name, torch.empty_like(like, dtype=dtype, requires_grad=False))
-        return self.into(name, torch.empty(size, dtype=dtype, device=device))
+        return self.into(name, torch.empty(size, dtype=dtype, device=device or "cpu"))

@@ -1,6 +1,5 @@
 """`Checkpoints`: a training's state saved beside it and found again after any crash."""
 
-import atexit
 import secrets
 import sys
 import weakref
@@ -25,6 +24,7 @@ from topout.train.checkpoint.staging import Staging
 from topout.train.checkpoint.store import Store
 from topout.train.checkpoint.tree import encoded
 from topout.train.checkpoint.writing import Snapshot, Writing
+from topout.train.leaving import finish_at_exit, forget
 from topout.train.place import Place
 
 
@@ -97,7 +97,7 @@ class Checkpoints:
         self._damaged: list[int] = []
         self._is_begun = False
         self._last_taken: int | None = None
-        atexit.register(self._finish)
+        finish_at_exit(self._finish)
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +151,7 @@ class Checkpoints:
     def close(self) -> None:
         """Waits until what is being written is safe; an error if the last one could not be."""
         self._finish()
-        atexit.unregister(self._finish)
+        forget(self._finish)
         self._staging.close()
         if self._failure is not None:
             raise TopoutError(

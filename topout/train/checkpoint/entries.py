@@ -5,17 +5,20 @@ Not for FSDP of the first kind, whose flat parameters have no names: `fully_shar
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from topout.schema.errors import TopoutError
 from topout.train.checkpoint.captured import Captured, Source
 from topout.train.checkpoint.optimizer_entry import OptimizerEntry
 from topout.train.checkpoint.tree import decoded, encoded
+from topout.train.diloco import DiLoCo
+from topout.train.local_sgd import LocalSGD
 
 _EXTRA_STATE = "_extra_state"
 """How torch ends the name of what `get_extra_state` returns, which only the module itself understands."""
@@ -36,7 +39,12 @@ class Entry(Protocol):
 
 def entries_of(state: Mapping[str, Any]) -> list[Entry]:
     """Modules first: an optimizer's state hangs on their parameters' names."""
-    modules = [ModuleEntry(name, part) for name, part in state.items() if isinstance(part, nn.Module)]
+    apart = _trained_apart(state)
+    modules = [
+        ModuleEntry(name, part, is_own=not apart.isdisjoint(map(id, part.parameters())))
+        for name, part in state.items()
+        if isinstance(part, nn.Module)
+    ]
     others: list[Entry] = []
     for name, part in state.items():
         if isinstance(part, nn.Module):
@@ -48,16 +56,24 @@ def entries_of(state: Mapping[str, Any]) -> list[Entry]:
                 do="pass an object that has both, or leave it out",
             )
         if isinstance(part, torch.optim.Optimizer) and _is_held(part, modules):
-            others.append(OptimizerEntry(name, part, partial(_names_for, part, modules)))
+            held = {id(parameter) for group in part.param_groups for parameter in group["params"]}
+            is_own = not apart.isdisjoint(held)
+            others.append(OptimizerEntry(name, part, partial(_names_for, part, modules), is_own=is_own))
         else:
             others.append(ObjectEntry(name, part))
     return [*modules, *others]
 
 
+def _trained_apart(state: Mapping[str, Any]) -> set[int]:
+    """Parameters that each rank trains on its own: they and their momenta are no other rank's."""
+    locals_ = [part for part in state.values() if isinstance(part, (LocalSGD, DiLoCo))]
+    return {id(parameter) for local in locals_ for parameter in local.model.parameters()}
+
+
 def bare(module: nn.Module) -> nn.Module:
     """The model within DDP and torch.compile."""
     while True:
-        if isinstance(module, nn.parallel.DistributedDataParallel):
+        if isinstance(module, DistributedDataParallel):
             module = module.module
         elif isinstance(getattr(module, "_orig_mod", None), nn.Module):
             module = module._orig_mod
@@ -65,10 +81,20 @@ def bare(module: nn.Module) -> nn.Module:
             return module
 
 
-def plain_name(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
+def plain_names(module: nn.Module) -> Callable[[str], str]:
+    """Takes wrappers out of names within `module`: a moving average of a wrapped model has DDP inside."""
+    inside = [f"{name}." for name, part in module.named_modules() if isinstance(part, DistributedDataParallel)]
+    inside.sort(key=len, reverse=True)
+
+    def plain(name: str) -> str:
+        for prefix in inside:
+            if name.startswith(prefix):
+                name = prefix + name.removeprefix(prefix).removeprefix("module.")
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        return name
+
+    return plain
 
 
 def _is_held(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> bool:
@@ -94,14 +120,15 @@ def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -
         raise TopoutError(
             f"The optimizer trains {num_missing} parameters that no module of the checkpoint holds.",
             why="Only its momenta would be saved, and not these parameters, such as those of a loss that learns.",
-            do="pass their module, too: ctx.checkpoint(..., criterion=criterion)",
+            do="criterion = ctx.wrap(criterion) before ctx.checkpoint, which averages it over ranks as well; or "
+            "ctx.checkpoint(..., criterion=criterion) where the script does that, or there is one rank",
         )
     return names
 
 
 class ModuleEntry:
-    def __init__(self, name: str, module: nn.Module) -> None:
-        self.name, self._module = name, bare(module)
+    def __init__(self, name: str, module: nn.Module, *, is_own: bool = False) -> None:
+        self.name, self._module, self._is_own = name, bare(module), is_own
         if any(type(part).__name__ == "FullyShardedDataParallel" for part in module.modules()):
             raise TopoutError(
                 f"state[{name!r}] is wrapped in FullyShardedDataParallel.",
@@ -111,20 +138,22 @@ class ModuleEntry:
         self._loaded: OrderedDict[str, Any] = OrderedDict()
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        return {plain_name(name): parameter for name, parameter in self._module.named_parameters()}
+        plain = plain_names(self._module)
+        return {plain(name): parameter for name, parameter in self._module.named_parameters()}
 
     def capture(self, into: Captured) -> None:
-        tree = {}
+        tree, plain = {}, plain_names(self._module)
         # keep_vars tells parameters from buffers
         for key, value in self._module.state_dict(keep_vars=True).items():
-            name = plain_name(key)
-            put = partial(into.put, is_shared=isinstance(value, nn.Parameter))
+            name = plain(key)
+            put = partial(into.put, is_shared=isinstance(value, nn.Parameter) and not self._is_own)
             tree[name] = encoded(value, f"{self.name}.{name}", put)
         into.trees[self.name] = tree
 
     def ask(self, tree: Any, source: Source) -> None:
         state = self._module.state_dict(keep_vars=True)
-        now = {plain_name(name): (name, value) for name, value in state.items()}
+        plain = plain_names(self._module)
+        now = {plain(name): (name, value) for name, value in state.items()}
         _check_names(self.name, have=set(now), saved=set(tree))
         self._loaded = OrderedDict()
         if hasattr(state, "_metadata"):

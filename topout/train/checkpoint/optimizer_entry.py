@@ -17,10 +17,20 @@ from topout.train.own_settings import own_groups
 
 
 class OptimizerEntry:
-    """`names` says what the parameters are called by id; it is asked each time, since layers may come and go."""
+    """`names` says what the parameters are called by id; it is asked each time, since layers may come and go.
 
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Callable[[], dict[int, str]]) -> None:
-        self.name, self.optimizer, self._names = name, optimizer, names
+    `is_own`: every rank trains by itself, so that its momenta are no other rank's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        optimizer: torch.optim.Optimizer,
+        names: Callable[[], dict[int, str]],
+        *,
+        is_own: bool = False,
+    ) -> None:
+        self.name, self.optimizer, self._names, self._is_own = name, optimizer, names, is_own
         self._loaded: dict[str, Any] = {}
         self._rooms: list[tuple[torch.Tensor, str, torch.Tensor]] = []
 
@@ -33,8 +43,8 @@ class OptimizerEntry:
         name_of = self._names()
         names = [name_of[id(parameter)] for parameter in self._parameters()]
 
-        def put_shared(path: str, tensor: torch.Tensor) -> str:
-            return into.put(path, tensor, is_shared=True)
+        def put_state(path: str, tensor: torch.Tensor) -> str:
+            return into.put(path, tensor, is_shared=not self._is_own)
 
         def put_own(path: str, tensor: torch.Tensor) -> str:
             return into.put(path, tensor, is_shared=False)
@@ -43,7 +53,7 @@ class OptimizerEntry:
         for key, value in state["state"].items():
             if isinstance(key, int) and not isinstance(key, bool):
                 name = names[key]
-                of_parameters[name] = encoded(value, f"{self.name}.state.{name}", put_shared)
+                of_parameters[name] = encoded(value, f"{self.name}.state.{name}", put_state)
             else:  # what an optimizer keeps beside: not known to be equal on all ranks
                 of_all[key] = value
         groups = [{**group, "params": [names[number] for number in group["params"]]} for group in state["param_groups"]]

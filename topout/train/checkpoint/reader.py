@@ -56,7 +56,7 @@ def stored_tensor(image: mmap.mmap, at: int, sizes: list[int], dtype: torch.dtyp
     """A tensor over the file's memory; pages are read when they are touched."""
     count = torch.Size(sizes).numel()
     if count == 0:
-        return torch.empty(sizes, dtype=dtype)
+        return torch.empty(sizes, dtype=dtype, device="cpu")
     return torch.frombuffer(image, dtype=dtype, count=count, offset=at).view(sizes)
 
 

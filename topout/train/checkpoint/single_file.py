@@ -90,7 +90,7 @@ def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path) -> None:
 
 def _whole(entry: TensorEntry, images: dict[str, mmap.mmap]) -> torch.Tensor:
     dtype = DTYPES[entry.dtype]
-    whole = torch.empty(entry.size, dtype=dtype)
+    whole = torch.empty(entry.size, dtype=dtype, device="cpu")
     for offsets, sizes, file, at in entry.chunks:
         part = whole
         for dimension, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):

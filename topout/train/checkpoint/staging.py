@@ -19,7 +19,7 @@ class Staging:
 
     def __init__(self, device: torch.device) -> None:
         self._is_pinned = device.type == "cuda"
-        self._image = torch.empty(0, dtype=torch.uint8)
+        self._image = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._layout: Layout | None = None
         self._rooms: list[tuple[str, torch.Tensor]] = []
         self._copied: list[Any] = []
@@ -44,7 +44,7 @@ class Staging:
 
     def close(self) -> None:
         self._rooms, self._layout, self._copied = [], None, []
-        self._image = torch.empty(0, dtype=torch.uint8)
+        self._image = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     def _allocate(self, layout: Layout) -> None:
         if layout is self._layout:
@@ -60,7 +60,7 @@ class Staging:
 def _zeros(num_bytes: int, *, is_pinned: bool) -> torch.Tensor:
     """Begins at a page, which writing past the page cache needs; zeros between tensors, so that files repeat."""
     if num_bytes == 0:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     if is_pinned:
-        return torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
+        return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
     return torch.frombuffer(mmap.mmap(-1, -(-num_bytes // PAGE_BYTES) * PAGE_BYTES), dtype=torch.uint8)[:num_bytes]

@@ -50,9 +50,9 @@ class Room:
         self.sent = Rows(num_ranks, num_chunks, chunk, device)
         self.received = Rows(num_ranks, num_chunks, chunk, device)
         self.own = Rows(1, num_chunks, chunk, device)
-        self.average = torch.empty((1, num_chunks, chunk), device=device)
+        self.average = torch.empty((1, num_chunks, chunk), dtype=torch.float32, device=device)
         self.num_at_a_time = num_chunks if device.type == "cuda" else min(num_chunks, CHUNKS_AT_A_TIME)
-        self.scratch = torch.empty((self.num_at_a_time, chunk), device=device)
+        self.scratch = torch.empty((self.num_at_a_time, chunk), dtype=torch.float32, device=device)
 
     def blocks(self) -> Iterator[slice]:
         num_chunks = self.average.size(1)

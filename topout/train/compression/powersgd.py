@@ -56,13 +56,15 @@ class Plan:
         self.rest = [number for number in range(len(bucket.names)) if number not in self.matrices]
         rest_sizes = [bucket.gradients[number].numel() for number in self.rest]
         sizes = [matrix.p_size for matrix in self.matrices.values()]
-        self.first = torch.empty(sum(rest_sizes) + sum(sizes), device=self.device)
-        self.second = torch.empty(sum(matrix.q_size for matrix in self.matrices.values()), device=self.device)
+        q_sizes = [matrix.q_size for matrix in self.matrices.values()]
+        # as what is kept and saved, whatever torch's default is
+        self.first = torch.empty(sum(rest_sizes) + sum(sizes), dtype=torch.float32, device=self.device)
+        self.second = torch.empty(sum(q_sizes), dtype=torch.float32, device=self.device)
         parts = list(self.first.split([*rest_sizes, *sizes]))
         self.rest_parts = [
             part.view(bucket.gradients[number].shape) for number, part in zip(self.rest, parts, strict=False)
         ]
-        q_parts = self.second.split([matrix.q_size for matrix in self.matrices.values()])
+        q_parts = self.second.split(q_sizes)
         for matrix, p, q in zip(self.matrices.values(), parts[len(self.rest) :], q_parts, strict=True):
             matrix.p = p.view(matrix.num_rows, matrix.rank)
             matrix.q = q.view(matrix.num_columns, matrix.rank)
@@ -143,7 +145,7 @@ class PowerSgd(LaneCompressor):
     def _residual(self, matrix: Matrix, device: torch.device) -> Tensor:
         kept = self._residuals.get(matrix.name)
         if kept is None or kept.shape != (matrix.num_rows, matrix.num_columns):
-            kept = torch.zeros((matrix.num_rows, matrix.num_columns))
+            kept = torch.zeros((matrix.num_rows, matrix.num_columns), dtype=torch.float32, device="cpu")
         self._residuals[matrix.name] = kept.to(device)
         return self._residuals[matrix.name]
 
@@ -151,7 +153,8 @@ class PowerSgd(LaneCompressor):
         kept = self._directions.get(matrix.name)
         if kept is None or kept.shape != (matrix.num_columns, matrix.rank):
             generator = torch.Generator().manual_seed(self._seed + self.parameters.number(matrix.name))
-            kept = torch.randn((matrix.num_columns, matrix.rank), generator=generator)
+            size = (matrix.num_columns, matrix.rank)
+            kept = torch.randn(size, generator=generator, dtype=torch.float32, device="cpu")
         self._directions[matrix.name] = kept.to(device)
         return self._directions[matrix.name]
 

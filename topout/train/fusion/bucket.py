@@ -4,12 +4,16 @@ A gradient that already lies in the buffer is not copied; after the reduction th
 Behind the gradients lie a few marks, which travel for nothing: who has a gradient at all, and who has joined.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+_UNUSED = max(map(sys.getrefcount, [torch.empty(0, device="cpu")]))
+"""References to a tensor that only a list holds, as `map` sees them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,21 +49,31 @@ class Bucket:
         self.parameters = list(parameters)
         self._reduction = reduction
         self._group = group
-        sizes = [parameter.numel() for parameter in parameters]
-        self._num_elements = sum(sizes)
-        first = parameters[0]
-        num_marks = len(sizes) + num_extra_marks
-        is_cast = reduction.wire_dtype is not None and first.dtype.is_floating_point
-        wire_dtype = reduction.wire_dtype if is_cast else first.dtype
-        self._wire = torch.zeros(self._num_elements + num_marks, dtype=wire_dtype, device=first.device)
+        self._num_elements = sum(parameter.numel() for parameter in parameters)
+        self._num_marks = len(self.parameters) + num_extra_marks
+        self._filled = [False] * len(self.parameters)
+        self._num_filled = 0
+        self._work: Any = None
+        self._allocate()
+
+    def _allocate(self) -> None:
+        first, wanted = self.parameters[0], self._reduction.wire_dtype
+        wire_dtype = wanted if wanted is not None and first.dtype.is_floating_point else first.dtype
+        self._wire = torch.zeros(self._num_elements + self._num_marks, dtype=wire_dtype, device=first.device)
         self._marks = self._wire[self._num_elements :]
         self._is_cast = wire_dtype != first.dtype
         self._result = self._wire.new_empty(self._num_elements, dtype=first.dtype) if self._is_cast else None
-        self._wire_views = _views(self._wire, parameters)
-        self.views = self._wire_views if self._result is None else _views(self._result, parameters)
-        self._filled = [False] * len(sizes)
-        self._num_filled = 0
-        self._work: Any = None
+        self._wire_views = _views(self._wire, self.parameters)
+        self.views = self._wire_views if self._result is None else _views(self._result, self.parameters)
+
+    def _begin(self) -> None:
+        """Leaves its memory to gradients that a script keeps, as with `[p.grad for p in …]` before `zero_grad()`."""
+        counts = list(map(sys.getrefcount, self.views))
+        if max(counts) <= _UNUSED:
+            return
+        slots = zip(counts, self.views, self.parameters, strict=True)
+        if any(count > _UNUSED and parameter.grad is not view for count, view, parameter in slots):
+            self._allocate()
 
     @property
     def num_bytes(self) -> int:
@@ -75,6 +89,8 @@ class Bucket:
 
     def fill(self, place: int, gradient: Any) -> None:
         """Scaled on the way into the buffer, while it is still in the cache; once, since it may lie there already."""
+        if not self._num_filled:
+            self._begin()
         into = self._wire_views[place]
         gradient = gradient.detach()
         if gradient.is_sparse:
@@ -94,6 +110,8 @@ class Bucket:
     def fill_rest(self) -> list[int]:
         """Takes what gradients there are, and zeros for those that did not come; the places of the latter."""
         missing = []
+        if not self._num_filled:
+            self._begin()
         for place, is_filled in enumerate(self._filled):
             if is_filled:
                 continue
@@ -107,6 +125,7 @@ class Bucket:
 
     def clear(self) -> None:
         """All zeros, for a rank that has no more gradients."""
+        self._begin()
         self._wire.zero_()
 
     def refill(self) -> None:

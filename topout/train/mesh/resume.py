@@ -159,8 +159,10 @@ class OptimizerStateEntry:
                 do="build the optimizer as it was when it was saved, or use another folder",
             )
         for options, chosen in zip(self._groups, own_groups(self.optimizer), strict=True):
-            # which kernels are used is this run's choice, and a group that mixes layouts has none of them
-            options |= {name: chosen[name] for name in ("fused", "foreach") if name in chosen}
+            # which kernels are used is this run's choice, and a group that mixes layouts has none of them;
+            # which parameters a stage has is its mesh's
+            options.pop("param_names", None)
+            options |= {name: chosen[name] for name in ("fused", "foreach", "param_names") if name in chosen}
         own = {self._names[id(p)]: p for group in self.optimizer.param_groups for p in group["params"]}
         self._state, self._kinds = {}, {}
         for stored in source.sizes:

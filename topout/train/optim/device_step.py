@@ -21,7 +21,7 @@ def first_pass(rule: Rule, slots: Sequence[Slot]) -> Any:
     """Sums of squares of each slot, on the device: of the weights, and of the gradient or LAMB's direction."""
     if rule.method == "lamb":
         _advance(rule, slots)
-    sums = torch.zeros(len(slots), 2, device=slots[0].weights.device)
+    sums = torch.zeros(len(slots), 2, dtype=torch.float32, device=slots[0].weights.device)
     numbers = [number for number, slot in enumerate(slots) if slot.adapts]
     if not numbers:
         return sums

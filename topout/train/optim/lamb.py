@@ -66,4 +66,4 @@ class LAMB(LayerwiseOptimizer):
     def _begin(self, parameter: Any, state: dict[str, Any]) -> None:
         super()._begin(parameter, state)
         # on the host and float32, as torch's own: a bf16 count would stop at 256
-        state["step"] = torch.tensor(0.0)
+        state["step"] = torch.tensor(0.0, dtype=torch.float32, device="cpu")

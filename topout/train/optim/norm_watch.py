@@ -53,7 +53,7 @@ class NormWatch:
 def _sent(value: Any) -> tuple[Any, Any]:
     if value.device.type != "cuda":
         return value.to("cpu", copy=True), None
-    here = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    here = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
     here.copy_(value, non_blocking=True)
     event = torch.cuda.Event()
     event.record()

@@ -74,5 +74,5 @@ def shared_counters(slots: Sequence[Slot]) -> list[Any]:
     for slot in slots:
         steps = float(slot.holder["step"])
         slot.steps = int(steps)
-        slot.holder["step"] = counters.setdefault(steps, torch.tensor(steps))
+        slot.holder["step"] = counters.setdefault(steps, torch.tensor(steps, dtype=torch.float32, device="cpu"))
     return list(counters.values())

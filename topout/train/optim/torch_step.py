@@ -29,7 +29,7 @@ def whole_step(rule: Rule, slots: Sequence[Slot]) -> Any:
         squares = sums[number] = _squares(rule, slot, direction)
         if math.isfinite(squares[0]) and math.isfinite(squares[1]):
             _update(rule, slot, ratio_of(rule, slot, *squares), direction)
-    return torch.tensor(sums, dtype=torch.float64).reshape(len(slots), 2)
+    return torch.tensor(sums, dtype=torch.float64, device="cpu").reshape(len(slots), 2)
 
 
 def _step_plain_ones(rule: Rule, slots: Sequence[Slot]) -> set[int]:
@@ -59,7 +59,7 @@ def first_pass(rule: Rule, slots: Sequence[Slot]) -> Any:
         for slot in slots:
             _advance(rule, slot)
     squares = [_squares(rule, slot, _new_direction(rule, slot) if rule.method == "lamb" else None) for slot in slots]
-    return torch.tensor(squares, dtype=torch.float64).reshape(len(slots), 2)
+    return torch.tensor(squares, dtype=torch.float64, device="cpu").reshape(len(slots), 2)
 
 
 def second_pass(rule: Rule, slots: Sequence[Slot], sums: Any) -> None:
@@ -130,9 +130,10 @@ def _sgd(slots: Sequence[Slot], rule: Rule, *, inner: float, outer: float) -> No
 def _adamw(weights: list[Any], slots: Sequence[Slot], rule: Rule, rate: float) -> None:
     """Brings moments up to date, and moves `weights` by the rate against their direction."""
     assert _fused_adamw is not None
+    counts = [torch.tensor(slot.steps, dtype=torch.float32, device="cpu") for slot in slots]
     _fused_adamw(
         weights, [slot.gradient for slot in slots], [slot.first for slot in slots], [slot.second for slot in slots],
-        [], [torch.tensor(float(slot.steps)) for slot in slots], amsgrad=False, lr=rate, beta1=rule.beta1,
+        [], counts, amsgrad=False, lr=rate, beta1=rule.beta1,
         beta2=rule.beta2, weight_decay=0.0, eps=rule.eps, maximize=False,
     )  # fmt: skip
 

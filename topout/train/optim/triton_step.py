@@ -136,7 +136,7 @@ class TritonSteps:
         if numbers != table.known_numbers:
             table.known_numbers = numbers
             rows = [(float(adapts), decay, *pair) for adapts, decay, pair in numbers]
-            table.numbers = _sent(torch.tensor(rows, dtype=torch.float32), slots[0].weights.device)
+            table.numbers = _sent(torch.tensor(rows, dtype=torch.float32, device="cpu"), slots[0].weights.device)
         return table
 
     def _new_table(self, slots: Deal) -> _Table:
@@ -147,11 +147,11 @@ class TritonSteps:
         if cut is None:
             cut = self._cuts[device, sizes] = _cut(sizes, device)
         addresses = [_addresses(slot) for slot in slots]
-        rows = torch.tensor([(*row, size) for row, size in zip(addresses, sizes, strict=True)])
+        rows = torch.tensor([(*row, size) for row, size in zip(addresses, sizes, strict=True)], device="cpu")
         return _Table(
             *cut,
-            partial=torch.empty(max(1, len(cut[0])), 2, device=device),
-            sums=torch.zeros(len(slots), 2, device=device),
+            partial=torch.empty(max(1, len(cut[0])), 2, dtype=torch.float32, device=device),
+            sums=torch.zeros(len(slots), 2, dtype=torch.float32, device=device),
             rows=_sent(rows, device),
             is_aligned=all(address % 16 == 0 for row in addresses for address in row),
         )
@@ -164,10 +164,10 @@ def _addresses(slot: Slot) -> tuple[int, int, int, int]:
 
 def _cut(sizes: tuple[int, ...], device: Any) -> tuple[Any, Any, Any]:
     """By chunk: which tensor, and from where; by tensor: its first chunk."""
-    counts = torch.tensor([-(-size // _CHUNK) for size in sizes])
-    first_chunk = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
-    tensor = torch.repeat_interleave(torch.arange(len(sizes)), counts)
-    begin = (torch.arange(len(tensor)) - first_chunk[tensor]) * _CHUNK
+    counts = torch.tensor([-(-size // _CHUNK) for size in sizes], device="cpu")
+    first_chunk = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    tensor = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), counts)
+    begin = (torch.arange(len(tensor), device="cpu") - first_chunk[tensor]) * _CHUNK
     return _sent(tensor, device), _sent(begin, device), _sent(first_chunk, device)
 
 

@@ -81,7 +81,10 @@ def _twin(loader: Any, session: Session) -> Any:
     """Past `DataLoader.__setattr__`, which refuses what it does not know."""
     if _TWIN not in loader.__dict__:
         _check_same_samples(loader, session)
-        loader.__dict__[_TWIN] = shard(loader, session.place(), seed=session.seed)
+        # of torch's own class: what the loader's does to batches happens outside, and would happen twice
+        plain = object.__new__(DataLoader)
+        plain.__dict__.update(loader.__dict__)
+        loader.__dict__[_TWIN] = shard(plain, session.place(), seed=session.seed)
     return loader.__dict__[_TWIN]
 
 
@@ -126,7 +129,7 @@ class _Sharded(_Watched):
     """A rank's share; at its end a backward pass must have happened."""
 
     def __next__(self) -> Any:
-        self._session.whole_line = None
+        self._session.whole.clear()
         try:
             return next(self._batches)
         except StopIteration:
@@ -142,11 +145,20 @@ class _Sharded(_Watched):
 class _Whole(_Watched):
     """Everything on every rank, for evaluation; while one of its batches is at hand, no backward pass may come."""
 
+    def __init__(self, batches: Any, session: Session, line: str) -> None:
+        super().__init__(batches, session, line)
+        self._is_of_evaluation = session.is_evaluating or not torch.is_grad_enabled()
+
     def __next__(self) -> Any:
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._session.whole_line = None
+            self._session.whole.pop(id(self), None)
             raise
-        self._session.whole_line = self._line
+        self._session.whole[id(self)] = (self._line, self._is_of_evaluation)
         return batch
+
+    def __del__(self) -> None:
+        """An evaluation may leave it before its end; of any other its batch is still there, `next(iter(loader))`."""
+        if self._is_of_evaluation:
+            self._session.whole.pop(id(self), None)

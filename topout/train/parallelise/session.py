@@ -31,8 +31,8 @@ class Session:
         self.is_evaluating = False
         self.has_called_train = False
         self.num_passes = 0
-        self.whole_line: str | None = None
-        """Where the loader was made whose whole batch is at hand."""
+        self.whole: dict[int, tuple[str, bool]] = {}
+        """By iterators whose whole batch is at hand: where the loader was made, and whether an evaluation began it."""
         self.sharded_line: str | None = None
         self.seed = 0
         self._followed: list[Followed] = []
@@ -123,9 +123,10 @@ class Session:
 
     def before_backward(self) -> None:
         line = script_line()
-        if self.whole_line is not None:
+        if self.whole:
+            made_at, _ = list(self.whole.values())[-1]
             raise TopoutError(
-                f"backward at {line} trains on a batch of the DataLoader at {self.whole_line}, which is not dealt out.",
+                f"backward at {line} trains on a batch of the DataLoader at {made_at}, which is not dealt out.",
                 why="it does not shuffle and model.train() was not called, or its data set is iterable: every rank "
                 "would train on the same samples",
                 do="shuffle=True with a data set that has __getitem__, or topout run -n 1",
@@ -197,6 +198,9 @@ class Session:
             return
         self._agree_on_the_living()
         if self._is_the_model(module):
+            if self.is_evaluating and is_training:
+                # an evaluation is over, though somebody may hold its iterator for the next
+                self.whole = {number: entry for number, entry in self.whole.items() if not entry[1]}
             self.is_evaluating = not is_training
             if self.is_evaluating and self._has_begun:
                 self._make_equal(module)
