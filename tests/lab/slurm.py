@@ -179,10 +179,11 @@ class Slurm:
         self._update(node, "drain", "Reason=drained")
 
     def resume(self, node: Node) -> None:
-        self._update(node, "resume")
+        """One that has come back by itself cannot be resumed, and need not."""
+        self._update(node, "resume", check=False)
 
-    def _update(self, node: Node, state: str, *more: str) -> None:
-        self.run(["scontrol", "update", f"NodeName={node.name}", f"State={state}", *more], check=True)
+    def _update(self, node: Node, state: str, *more: str, check: bool = True) -> None:
+        self.run(["scontrol", "update", f"NodeName={node.name}", f"State={state}", *more], check=check)
 
     def kill_node(self, node: Node) -> None:
         """Kills the node's slurmd and all else that runs there; `start_node` brings it back."""
