@@ -49,7 +49,7 @@ def state(engine, job_id):
 def test_a_job_is_warned_by_the_clock_requeues_resumes_and_is_evaluated(engine, project):
     job_id, job = submit(engine, project, "--nodes", "2", "--time", "10m", "--eval-job", "eval.py 'x y'", warn_s=590)
     assert wait_for(lambda: state(engine, job_id) == "running", 60)
-    assert wait_for(lambda: job.eval_output.exists() and "evaluated" in job.eval_output.read_text(), 180), (
+    assert wait_for(lambda: job.eval_output.exists() and "evaluated" in job.eval_output.read_text(), 230), (
         job.output.read_text()
     )
     steps = [(project / f"saved-{rank}").read_text() for rank in range(2)]
@@ -63,7 +63,7 @@ def test_a_job_is_warned_by_the_clock_requeues_resumes_and_is_evaluated(engine, 
 
 def test_a_job_of_one_node_keeps_its_number(engine, project):
     job_id, job = submit(engine, project, "--nodes", "1", "--time", "10m", "--eval-job", "eval.py 'x y'", warn_s=592)
-    assert wait_for(lambda: job.eval_output.exists() and "evaluated" in job.eval_output.read_text(), 180), (
+    assert wait_for(lambda: job.eval_output.exists() and "evaluated" in job.eval_output.read_text(), 230), (
         job.output.read_text()
     )
     assert job.job_ids() == [job_id]
