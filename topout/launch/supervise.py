@@ -64,7 +64,6 @@ _FIRST_LOOK_S = 0.2
 _ONE_REQUEST_S = 1.0
 _WRITES_WITHIN_S = 2.0
 """Of the moment at which it must end, a rank that still writes; before, the recorder does."""
-_WORTH_WAITING_BYTES = 64 << 10
 
 
 class Supervisor:
@@ -322,13 +321,15 @@ class Supervisor:
 
     def _enforce_end(self, rank: int, told: Told, now: float) -> None:
         """What a script writes after its last line, in exit handlers say, is not to be cut off."""
+        from topout.record.process_tree import WORTH_WAITING_BYTES
+
         process = self._processes[rank]
         if told.written_bytes is None:
             told.written_bytes = process.written_bytes()
         if told.must_end_at is None or told.must_end_at > now:
             return
         before, told.written_bytes = told.written_bytes, process.written_bytes()
-        if told.written_bytes - before >= _WORTH_WAITING_BYTES and told.give_time(self._limits):
+        if told.written_bytes - before >= WORTH_WAITING_BYTES and told.give_time(self._limits):
             self.note(f"rank {rank} still wrote after its script's end, and was waited for")
             return
         told.must_end_at = None

@@ -15,7 +15,14 @@ import threading
 import time
 
 from topout.record.clock import now_ns
-from topout.record.process_tree import descendants, read_cpu, read_thread, threads_of, written_bytes
+from topout.record.process_tree import (
+    WORTH_WAITING_BYTES,
+    descendants,
+    read_cpu,
+    read_thread,
+    threads_of,
+    written_bytes,
+)
 from topout.schema.light_dataclass import dataclass
 
 TYPE_CHECKING = False
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
     from topout.record.recorder import Recorder
     from topout.record.status import StatusLine
 
-_WORTH_WAITING_BYTES = 64 << 10
-"""Written in a few seconds; a thread that logs writes less."""
 _COMPUTING_LIMIT_S = 60.0
 """For who computes, and writes nothing: it may be on the way to writing, or turn in a circle."""
 _WRITING_LIMIT_S = 1800.0
@@ -69,7 +74,7 @@ class Patience:
             return False
         if self.is_spent(now_s):
             return False
-        if doings.written_bytes - self._written_bytes >= _WORTH_WAITING_BYTES:
+        if doings.written_bytes - self._written_bytes >= WORTH_WAITING_BYTES:
             self._written_bytes = doings.written_bytes
             self._wrote_s = self._moved_s = now_s
             return True

@@ -10,6 +10,8 @@ from topout.schema.light_dataclass import dataclass
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+WORTH_WAITING_BYTES = 64 << 10
+"""Written in a few seconds by who should end; a thread that logs writes less."""
 _NOT_WORKERS = (b"resource_tracker", b"semaphore_tracker", b"compile_worker", b"forkserver import main")
 
 IO_COUNTERS = {

@@ -97,7 +97,7 @@ def test_what_is_there_is_never_overwritten(tmp_path, target):
     there.mkdir()
     (there / "precious").write_text("mine")
     with make_pack(tmp_path / "pack", FIELDS[:2], {"a": {"image": jpeg(1), "label": 1}}) as pack:
-        with pytest.raises(TopoutError, match="there already|is a folder"):
+        with pytest.raises(TopoutError, match=r"there already|is a folder"):
             unpack(pack, there, target)
     assert [entry.name for entry in there.iterdir()] == ["precious"]
 
