@@ -76,11 +76,12 @@ def test_a_full_device_is_not_explained_by_the_host(tmp_path: Path, told: dict[s
 @pytest.mark.parametrize("failure", [CPU, KILLED])
 def test_a_full_host_is_not_explained_by_the_device(tmp_path: Path, failure: str) -> None:
     facts = {"peak_resident_bytes": 4 * GIB, "peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+    of_the_model = {"batch_size": 64, "parameter_bytes": GIB, "gradient_bytes": GIB, "optimizer_bytes": 2 * GIB}
     memory, verdict = _measure(
-        tmp_path, failure, facts=facts, run={"hosts": [{"name": "n01", "memory_bytes": 5 * GIB}]}
+        tmp_path, failure, facts=facts | of_the_model, run={"hosts": [{"name": "n01", "memory_bytes": 5 * GIB}]}
     )
-    assert memory.ran_out_on == "host"
-    assert verdict is not None
+    assert (memory.ran_out_on, memory.largest_batch) == ("host", None)
+    assert verdict is not None and not any("What filled it" in sentence for sentence in verdict.evidence)
     assert "The largest rank held 4 GiB; the host has 5 GiB." in verdict.evidence
 
 

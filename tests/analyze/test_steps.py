@@ -252,6 +252,12 @@ def test_steps_shorter_than_those_followed_hide_no_input() -> None:
     assert found[:, PHASE["input"]].tolist() == [10] * 22
 
 
+def test_steps_of_unequal_length_add_up_to_no_lag() -> None:
+    """The host waits for its device in every step; those that were followed happened to be long ones."""
+    found = _followed([20, 20, *[20, 20, 20, 15, 15] * 10, 60], {52: 40}, range(2))
+    assert found[:, PHASE["input"]].sum() == 40
+
+
 def test_input_behind_a_busy_device_costs_nothing(rank: OneRank) -> None:
     rank.add(Kind.INPUT, 0, 900, value=4, ref=TRAINING_LOADER)
     rank.add(Kind.BACKWARD, 950, 1000)

@@ -121,6 +121,28 @@ def test_one_rank_that_evaluates_for_all_is_a_serial_phase(tmp_path: Path, shows
     assert measures.serial.evaluation_share == pytest.approx(200 / 1400)
     # rank 1 trains for its 91 ms before it waits
     assert measures.serial.single_rank_share == pytest.approx((400 - 2 * 91) / 1400)
+    assert measures.serial.single_rank_evaluation_share == measures.serial.single_rank_share
+    assert measures.serial.num_waiting == 1
+
+
+def test_one_rank_that_saves_for_all_does_not_evaluate(tmp_path: Path) -> None:
+    saves = [replace(PLAIN, checkpoint=200 * MS * (k % 5 == 0)) for k in range(11)]
+    measures, verdict = _judge(tmp_path, [saves, [PLAIN] * 11])
+    assert (verdict.name, verdict.phase, verdict.ranks) == ("serial-phase", "checkpoint", (0,))
+    assert measures.serial.single_rank_share == pytest.approx((400 - 2 * 91) / 1400)
+    assert (measures.serial.single_rank_evaluation_share, measures.serial.num_waiting) == (0.0, None)
+    assert [finding.code for finding in find(measures) if finding.code in ("CK01", "EV01")] == ["CK01"]
+
+
+def test_ranks_that_wait_for_an_evaluation_of_some_are_counted(tmp_path: Path) -> None:
+    both = [replace(PLAIN, evaluation=200 * MS * (k % 5 == 0), checkpoint=100 * MS * (k % 5 == 0)) for k in range(11)]
+    measures, _ = _judge(tmp_path, [both, both, *[[PLAIN] * 11] * 6])
+    # the six others train for 91 ms of each evaluation before they wait
+    assert measures.serial.single_rank_share == pytest.approx((600 - 2 * 91) / 1600)
+    assert measures.serial.single_rank_evaluation_share == pytest.approx((400 - 2 * 91) / 1600)
+    assert measures.serial.num_waiting == pytest.approx(6)
+    (finding,) = [finding for finding in find(measures) if finding.code == "EV01"]
+    assert "6 of 8 ranks wait" in finding.because
 
 
 @pytest.mark.parametrize(("shows_by", "steps"), [("row", None), ("mode", 2.0), ("loader", None)])

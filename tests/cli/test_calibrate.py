@@ -1,6 +1,8 @@
-"""`topout calibrate` as typed: what is said of a run that has not ended."""
+"""`topout calibrate` as typed: what is said of a run that has not ended, and which doctor counts."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +61,38 @@ def test_a_calibration_is_replaced_by_another(tmp_path, monkeypatch):
 def test_a_folder_gets_a_file_of_the_usual_name(tmp_path, monkeypatch):
     assert written(tmp_path, monkeypatch, ".") == 0
     assert json.loads((tmp_path / "calibration.json").read_text())["version"] >= 1
+
+
+def diagnosed(at, host, num_cores):
+    """What doctor kept of a host, `at` so many seconds."""
+    kept = Path("topout-runs/doctor", host, "doctor.json")
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"links": [], "hosts": [{"host": host, "limits": {"num_cores": num_cores}}]}))
+    os.utime(kept, (at, at))
+    return kept
+
+
+def test_a_doctor_of_other_hosts_is_left_out_and_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    login = diagnosed(2, "login", 2)
+    assert written(tmp_path, monkeypatch, "one.json") == 0
+    found = json.loads((tmp_path / "one.json").read_text())
+    said = "The newest topout doctor examined login, which took no part in this run; it is left out."
+    assert found["system"]["cores"] == 0
+    assert [said in note and f"--doctor {login}" in note for note in found["notes"]].count(True) == 1
+    # an older one of a host that ran it, which doctor told from another of its name
+    diagnosed(1, "n01#1", 64)
+    assert call(["calibrate", "run", "--out", "two.json"]) == 0
+    found = json.loads((tmp_path / "two.json").read_text())
+    assert found["system"]["cores"] == 64
+    assert not any("login" in note for note in found["notes"])
+    assert call(["calibrate", "run", "--out", "three.json", "--doctor", str(login)]) == 0
+    assert json.loads((tmp_path / "three.json").read_text())["system"]["cores"] == 2
+
+
+def test_a_doctor_that_names_no_hosts_is_believed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept = diagnosed(1, "old", 8)
+    kept.write_text(json.dumps({"links": [], "hosts": [{"limits": {"num_cores": 8}}]}))
+    assert written(tmp_path, monkeypatch, "one.json") == 0
+    assert json.loads((tmp_path / "one.json").read_text())["system"]["cores"] == 8

@@ -70,9 +70,21 @@ def test_json_holds_ratio_interval_phases_and_seed(runs, run_topout, torchless):
     assert {"seed", "confidence", "num_resamples"} < set(document)
 
 
-def test_other_ranks_are_noted(runs, run_topout):
-    done = run_topout(["compare", "same", "alone"], cwd=runs)
-    assert "Note: A ran on 2 ranks and B on 1" in done.stdout
+def test_more_ranks_are_judged_by_the_time_a_sample_and_both_rates_are_shown(tmp_path, run_topout):
+    for name, ms, num_ranks in (("one", 10, 1), ("four", 12, 4)):
+        steps = [StepPlan(forward=ms * MS // 2, backward=ms * MS // 2, samples=64)] * 40
+        build_run(tmp_path / name, [steps] * num_ranks, Plan(facts={"batch_size": 64}))
+    done = run_topout(["compare", "one", "four", "--fail-on", "3%"], cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    answer, per_sample, per_step, a, b, *_ = done.stdout.splitlines()
+    assert answer == "B is faster: a sample takes 70.0 % less time."
+    assert per_sample.startswith("  time a sample B / A   0.300   95 % interval")
+    assert per_step.startswith("  step time B / A       1.200   95 % interval")
+    assert "10 ms a step over 39 steps, 6,400 samples/s" in a
+    assert "12 ms a step over 39 steps, 21,333 samples/s" in b
+    assert "Note: A ran on 1 rank and B on 4." in done.stdout
+    assert done.stderr.splitlines()[-1] == "Next    topout analyze one"
+    assert run_topout(["compare", "four", "one", "--fail-on", "3%"], cwd=tmp_path).code == 1
 
 
 @pytest.mark.parametrize(

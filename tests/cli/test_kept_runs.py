@@ -48,6 +48,20 @@ def test_without_topout_toml_runs_are_in_topout_runs(tmp_path, monkeypatch):
     assert str(runs_root()) == "topout-runs"
 
 
+def test_a_topout_toml_beside_a_script_elsewhere_is_said_not_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TopoutError) as caught:
+        newest_run()
+    assert caught.value.why == (
+        "topout-runs/ holds none, and a topout.toml beside a script in another folder is not read here"
+    )
+    # the file of this folder is the one that `topout run` takes, wherever the script is
+    (tmp_path / "topout.toml").write_text('[run]\nruns = "kept"\n')
+    with pytest.raises(TopoutError) as caught:
+        newest_run()
+    assert caught.value.why == "kept/ holds none"
+
+
 def test_a_run_that_goes_away_meanwhile_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     build(tmp_path / "topout-runs" / "whole-1")

@@ -11,9 +11,11 @@ from tests.report.analyses import NOTHING_SEEN
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli import finish, scale, scale_jobs
 from topout.cli.main import call
+from topout.launch.target import with_target
 from topout.report.json_report import read
 from topout.report.text import next_command
 from topout.schema.errors import TopoutError
+from topout.schema.spec import RunSpec
 from topout.study.scaling_runs import Account, Point
 
 MS = 1_000_000
@@ -73,10 +75,19 @@ def test_of_an_analysis_that_is_missing(folder):
     assert shlex.split(caught.value.do)[:3] == ["topout", "analyze", str(folder / "run 1")]
 
 
-def test_of_a_run_without_a_verdict():
-    assert shlex.split(next_command(replace(NOTHING_SEEN, script="/home/me/my train.py"))) == [
-        "topout", "run", "my train.py",
-    ]  # fmt: skip
+@pytest.mark.parametrize("script", ["/home/me/my train.py", "package.train", "?"])
+def test_of_a_run_without_a_verdict_can_be_run_wherever_it_is_read(script, capsys):
+    topout, *words = shlex.split(next_command(replace(NOTHING_SEEN, script=script)))
+    assert (topout, call(words)) == ("topout", 0)
+    assert "load-imbalance" in capsys.readouterr().out
+
+
+def test_of_a_folder_that_is_no_script(folder):
+    (folder / "my job").mkdir()
+    (folder / "my job/train it.py").write_text("")
+    with pytest.raises(TopoutError) as caught:
+        with_target(RunSpec(script="my job"))
+    assert shlex.split(caught.value.do) == ["topout", "run", "my job/train it.py"]
 
 
 def test_of_packs(folder, capsys):

@@ -104,6 +104,13 @@ def test_nobody_is_given_time_for_ever(unhurried):
     assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
 
 
+def test_a_rank_that_failed_is_not_given_as_much(monkeypatch):
+    monkeypatch.setattr("topout.launch.supervise._WRITING_AFTER_FAILURE_S", 1.0)
+    works = "for _ in range(150): time.sleep(0.1); tell(kind='working')"
+    outcome = supervise(f"tell(kind='failure', at_ns=5, text='ValueError: x')\n{works}")
+    assert outcome.ends[0].signal == signal.SIGKILL
+
+
 @pytest.mark.parametrize(("first", "second"), [("TERM", "TERM"), ("HUP", "HUP"), ("TERM", "HUP")])
 def test_a_termination_that_arrives_twice_at_once_is_one_request(first, second, heeds_hangups):
     """The rank takes half a second to leave; asked twice with a while between, it would be killed at once."""

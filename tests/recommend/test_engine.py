@@ -99,11 +99,22 @@ def test_waiting_for_a_serial_evaluation_is_not_called_jitter():
     measures = Measures(
         communication=Communication(wait_share=0.30),
         shares={"wait": 0.30, "evaluation": 0.10},
-        serial=Serial(single_rank_share=0.40, evaluation_share=0.10, ranks=(0,)),
+        serial=Serial(
+            single_rank_share=0.40,
+            single_rank_evaluation_share=0.40,
+            num_waiting=3.0,
+            evaluation_share=0.10,
+            ranks=(0,),
+        ),
         stragglers=(late(0, "evaluation", is_persistent=False),),
         environment=Environment(num_ranks=4),
     )
     assert codes(measures) == ["EV01"]
+
+
+def test_evaluations_of_all_ranks_are_found_though_one_saves_alone():
+    serial = Serial(single_rank_share=0.15, single_rank_evaluation_share=0.0, evaluation_share=0.35, ranks=(0,))
+    assert codes(Measures(serial=serial, environment=Environment(num_ranks=4))) == ["EV02"]
 
 
 def test_a_straggler_without_a_wait_share_is_still_found():

@@ -7,6 +7,7 @@ import pytest
 from tests.tables import Plan, StepPlan, build_run
 from topout.recommend import engine
 from topout.recommend.explain import explain_run
+from topout.record.keras_taps.facts import _UNSEEN
 
 MS = 1_000_000
 
@@ -57,6 +58,27 @@ def test_a_ranks_note_is_said_once_though_the_launcher_heard_it_too(tmp_path):
     plan = Plan(facts={"notes": [note]}, run={"notes": [f"rank 0: {note}"]})
     analysis = explain_run(build_run(tmp_path / "a-run", [[StepPlan(forward=MS)] * 40], plan).folder)
     assert [said for said in analysis.measures.not_measured if note in said] == [f"Rank 0: {note}"]
+
+
+def test_shortened_epochs_are_named_first(build):
+    step = StepPlan(checkpoint=2 * MS, forward=3 * MS, backward=5 * MS)
+    said = explain_run(build(step, {"spec": {"data_share": 0.02}, "notes": ["A tap failed."]})).measures.not_measured
+    assert said[0].startswith("Whole epochs: with --data-share 2% what each has once weighs up to 50 times as much")
+    assert "A tap failed." in said[1:]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        {"spec": {"data_share": None}},
+        {"spec": {"data_share": 1.0}},
+        {"spec": {"data_share": 0.02}, "notes": [f"rank 0: {_UNSEEN['data_share']}"]},
+    ],
+)
+def test_whole_epochs_are_not_called_short(build, run):
+    assert not any(
+        "Whole epochs" in said for said in explain_run(build(StepPlan(forward=MS), run)).measures.not_measured
+    )
 
 
 def test_odd_values_in_run_json_are_not_believed(build):

@@ -13,7 +13,7 @@ from topout.schema.plugin import load_plugin, plugin_names
 NAMES = plugin_names(RULES)
 REQUIRED = {
     "IN01", "IN02", "IN03", "EV01", "EV02", "CK01", "LB01", "LB02", "CO01", "CO02", "PR01", "PR02", "PR03", "BI01",
-    "BI02", "ME01", "ME02", "DP01", "HO01",
+    "BI02", "ME01", "ME02", "ME03", "DP01", "HO01",
 }  # fmt: skip
 
 

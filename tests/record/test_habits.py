@@ -44,6 +44,14 @@ def test_a_data_share_shortens_loaders_and_their_length(run_habit):
     assert num_steps(folder) == 5
 
 
+def test_a_loader_whose_class_makes_an_iterator_of_its_own_trains_as_ever(run_habit):
+    done, folder, run = run_habit("own_iterator", "--no-report", "--data-share", "50%")
+    assert (done.code, done.stdout) == (0, "LAST LINE\n"), done.stderr
+    assert num_steps(folder) == 12
+    assert len(read_rank(folder, 0).rows(Kind.INPUT)) >= 12
+    assert any("left whole" in note for note in run["notes"])
+
+
 def test_a_script_without_torch_runs_with_logs_counters_and_its_own_exit_code(run_habit):
     done, folder, _ = run_habit("no_torch")
     assert done.code == 5

@@ -1,6 +1,7 @@
 """Events reach the file in whole blocks, and a file that cannot be written ends the recording, not the training."""
 
 import os
+import threading
 
 from topout.record.writer import EventWriter
 from topout.schema.block import HEADER, MAGIC, BlockType
@@ -26,6 +27,36 @@ def test_rows_are_written_as_columns_after_the_names_they_use(tmp_path):
     assert rows_type is BlockType.ROWS
     values = memoryview(rows).cast("q").tolist()
     assert values == [11 + (1 << 16), 1, 10, 20, 5, 7, -1, -1, -1, 0]
+
+
+def test_a_fact_that_comes_while_another_thread_writes_is_kept(tmp_path):
+    class Slow:
+        def __str__(self):
+            writer.flush()
+            return "late"
+
+    writer = EventWriter(tmp_path / "a.events", on_failure=print)
+    writer.facts({"arrives": Slow()})
+    writer.close()
+    assert list(blocks((tmp_path / "a.events").read_bytes())) == [(BlockType.FACTS, b'{"arrives": "late"}')]
+
+
+def test_names_that_two_threads_bring_at_once_are_two(tmp_path):
+    class Interrupted(dict):
+        def __len__(self):
+            num_names = super().__len__()
+            if not others:
+                others.append(threading.Thread(target=writer.name_id, args=("backward",)))
+                others[0].start()
+                others[0].join(0.3)
+            return num_names
+
+    others: list[threading.Thread] = []
+    writer = EventWriter(tmp_path / "a.events", on_failure=print)
+    writer._names = Interrupted()
+    writer.name_id("load")
+    others[0].join()
+    assert dict(writer._names) == {"load": 1, "backward": 2}
 
 
 def test_a_full_disk_is_told_once_and_swallowed(tmp_path):

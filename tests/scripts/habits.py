@@ -37,6 +37,23 @@ def train(steps, model=None, pause_s=0.0):
     print("steps", done, "of", len(batches))
 
 
+def own_iterator():
+    """Its loader hands out something that is not torch's, and takes no attributes."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Doubled(DataLoader):
+        def _get_iterator(self):
+            return (2 * batch[0] for batch in super()._get_iterator())
+
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in Doubled(TensorDataset(torch.randn(48, 8)), batch_size=4):
+        model(x).sum().backward()
+        optimizer.step()
+    print("LAST LINE")
+
+
 def fifty_steps():
     train(50)
 

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tests.tables import TRAINING_LOADER, Plan, Rows, StepPlan, build_run
+from tests.tables import START_NS, TRAINING_LOADER, Plan, Rows, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
 from topout.schema.event import Kind
+from topout.schema.run_folder import RUN_VERSION, RunFolder
 from topout.study.bootstrap import ranged_rate
 from topout.study.calibrate import calibrate
 from topout.study.curve import curve
@@ -125,25 +126,27 @@ def test_evaluations_and_saves_cost_what_each_was_seen_to_take(tmp_path):
     assert checkpoint["bytes"] / checkpoint["bytes_per_s"]["value"] == pytest.approx(0.040, rel=0.01)
 
 
-def paused(path, ranks, epoch=60):
-    """Sixty steps of 32 samples a rank; `ranks` evaluate and save for so many ms each before every tenth.
+def paused(path, ranks, epoch=60, begins=(Kind.LOADER, Kind.INPUT), facts=None, every=10, ago=3, **plan):
+    """Sixty steps of 32 samples a rank; `ranks` evaluate and save for so many ms each before `every` so many.
 
-    The loader begins anew every `epoch` steps.
+    The loader begins anew every `epoch` steps, with a row of these kinds, so many ms ago when the step ends.
     """
+    plain = {"forward": MS, "backward": MS, "optimizer": MS, "samples": 32}
     steps = [
         [
-            StepPlan(forward=MS, backward=MS, optimizer=MS, samples=32, evaluation=(number % 10 == 9) * evaluation * MS,
-                     checkpoint=(number % 10 == 9) * checkpoint * MS)
-            for number in range(60)
+            StepPlan(**plain, evaluation=is_due * evaluation * MS, checkpoint=is_due * checkpoint * MS)
+            for is_due in (number % every == every - 1 for number in range(60))
         ]
         for evaluation, checkpoint in ranks
-    ]  # fmt: skip
-    built = build_run(path, steps, Plan(hosts=["n0"] * len(ranks), facts={"batch_size": 32}))
+    ]
+    facts = {"batch_size": 32} | (facts or {})
+    built = build_run(path, steps, Plan(hosts=["n0"] * len(ranks), facts=facts, **plan))
     rows = Rows()
     rows.names = ["", "all_reduce"]
     for number in range(epoch - 1, 60, epoch):
-        # where its forward begins, after what it evaluates and saves
-        rows.add(Kind.INPUT, int(built.ends_ns[0, number]) - 3 * MS, value=0, ref=TRAINING_LOADER)
+        # 3: where its forward begins, after what it evaluates and saves
+        for kind in begins:
+            rows.add(kind, int(built.ends_ns[0, number]) - ago * MS, value=0, ref=TRAINING_LOADER)
     built.folder.events(0).write_bytes(built.folder.events(0).read_bytes() + b"".join(rows.blocks({})))
     return built.folder
 
@@ -166,6 +169,51 @@ def test_what_comes_with_epochs_is_counted_in_samples(tmp_path, epoch, every):
         assert found == pytest.approx(every, rel=0.15)
 
 
+def test_one_of_many_that_meets_the_beginning_of_an_epoch_does_so_by_chance(tmp_path):
+    job = calibrate(paused(tmp_path / "run", [(20, 50)], 40, every=4)).job
+    assert job["checkpoint"]["every_steps"] == 4
+
+
+def test_a_loader_that_begins_inside_of_an_evaluation_begins_no_epoch(tmp_path):
+    job = calibrate(paused(tmp_path / "run", [(20, 0)], 10, ago=8)).job
+    assert job["evaluation"]["every_steps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("epoch", "evaluation_by", "every", "seconds"),
+    [
+        (10, "loader", {"every_samples": 10 * 64 * 20}, 0.020 * 20),
+        (10, "row", {"every_samples": 10 * 64 * 20}, 0.020),
+        (7, "loader", {"every_steps": 10}, 0.020 * 20),
+    ],
+    ids=["a loader evaluates", "no loader evaluates", "not with epochs"],
+)
+def test_epochs_and_evaluations_of_shortened_loaders_are_as_much_longer(tmp_path, epoch, evaluation_by, every, seconds):
+    short = {"evaluation_by": evaluation_by, "run": {"spec": {"data_share": 0.05}}}
+    found = calibrate(paused(tmp_path / "run", [(20, 50), (20, 0)], epoch, **short))
+    evaluation, checkpoint = found.job["evaluation"], found.job["checkpoint"]
+    for pause in (evaluation, checkpoint):
+        assert {name: pause[name] for name in pause if name.startswith("every")} == pytest.approx(every, rel=0.15)
+    assert evaluation["samples"] / evaluation["samples_per_s"]["value"] / 2 == pytest.approx(seconds, rel=0.01)
+    # a save writes as much as ever
+    assert checkpoint["bytes"] / checkpoint["bytes_per_s"]["value"] == pytest.approx(0.050, rel=0.01)
+    notes = " ".join(found.notes)
+    assert ("is taken to come 20 times as seldom" in notes) == ("every_samples" in every)
+    assert ("are taken to last 20 times as long" in notes) == (evaluation_by == "loader")
+
+
+def test_loaders_that_a_share_left_whole_are_taken_as_they_came(tmp_path):
+    run = {"spec": {"data_share": 0.05}}
+    whole = {"notes": ["--data-share needs a loader with a length"]}
+    found = calibrate(paused(tmp_path / "whole", [(20, 50), (20, 0)], 10, facts=whole, run=run))
+    assert found.job["checkpoint"]["every_samples"] == pytest.approx(10 * 64, rel=0.15)
+    assert any("--data-share 0.05 left a loader whole" in note for note in found.notes)
+    # iterators of Keras, which it does not shorten
+    found = calibrate(paused(tmp_path / "keras", [(20, 50), (20, 0)], 10, begins=(Kind.INPUT,), run=run))
+    assert found.job["checkpoint"]["every_samples"] == pytest.approx(10 * 64, rel=0.15)
+    assert not any("--data-share" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("ranks", "is_sharded", "seconds"),
     [
@@ -186,6 +234,18 @@ def test_of_one_rank_nobody_can_tell_whether_evaluations_are_shared(tmp_path):
     alone, together = (calibrate(paused(tmp_path / str(num), [(20, 0)] * num)) for num in (1, 2))
     assert not alone.job["evaluation"]["is_sharded"]
     assert [("is not known of a run of one" in " ".join(found.notes)) for found in (alone, together)] == [True, False]
+
+
+def unseen(path, length_ns):
+    """Thirty steps of JAX that the script marks: nothing tells forward from backward."""
+    path.mkdir()
+    folder = RunFolder(path)
+    rows = Rows()
+    for step in range(30):
+        rows.add(Kind.STEP, START_NS + step * length_ns, length_ns, ref=step)
+    folder.run_json.write_text(json.dumps({"version": RUN_VERSION, "status": "finished"}))
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01", "jax_version": "0.10.2"})))
+    return folder
 
 
 def test_the_rate_of_two_evaluations_far_apart_is_not_unknown():
@@ -271,6 +331,21 @@ def test_a_calibration_is_what_simulate_takes(tmp_path, capsys):
     # sixteen times the four hosts it was recorded on
     assert "sample_bytes" not in captured.err
     assert "16 times the 4" in captured.err
+
+
+@pytest.mark.parametrize("framework", ["jax", "keras"])
+def test_a_step_that_is_one_function_is_split_as_usual_and_simulate_takes_it(tmp_path, capsys, framework):
+    if framework == "jax":
+        folder = unseen(tmp_path / "run", 90 * MS)
+    else:
+        steps = [StepPlan(backward=90 * MS)] * 30
+        folder = build_run(tmp_path / "run", [steps], Plan(num_buckets=0, facts={"keras_backend": "jax"})).folder
+    assert call(["calibrate", str(folder.path)]) == 0
+    written = folder.path / "calibration.json"
+    compute = json.loads(written.read_text())["job"]["compute"]
+    assert (compute["forward_s"]["value"], compute["backward_s"]["value"]) == pytest.approx((0.030, 0.060))
+    assert "Forward was not told from backward" in capsys.readouterr().err
+    assert call(["simulate", str(written), "--system", str(written), "--nodes", "1,2", "--steps", "20"]) == 0
 
 
 def test_storage_that_would_cost_nothing_is_said(tmp_path, capsys):

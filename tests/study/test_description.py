@@ -166,3 +166,12 @@ def test_more_nodes_than_there_are_is_an_error():
 def test_words_that_are_no_node_counts_are_refused(text):
     with pytest.raises(TopoutError, match="no node counts"):
         node_counts(text)
+
+
+def test_commands_in_errors_can_be_pasted(tmp_path):
+    script, run = tmp_path / "my job.py", tmp_path / "my run"
+    run.mkdir()
+    for path, command in ((script, f"topout run '{script}', then"), (run, f"topout calibrate '{run}'")):
+        with pytest.raises(TopoutError) as caught:
+            read_job(str(path))
+        assert caught.value.do.startswith(command)

@@ -257,3 +257,13 @@ def test_a_run_keeps_the_mark_that_it_was_started_with(tmp_path, monkeypatch):
     ended = start_run(Point(1, None), ["--no-report"], [str(script)], tmp_path / "runs")
     assert ended.folder is not None
     assert json.loads((ended.folder / "run.json").read_text())["mark"] == "a mark"
+
+
+def test_a_file_in_this_folder_does_not_stand_in_for_a_module_of_python_s(tmp_path, monkeypatch):
+    script = tmp_path / "job" / "train.py"
+    script.parent.mkdir()
+    script.write_text("import beside\n")
+    (script.parent / "beside.py").write_text("")
+    (tmp_path / "json.py").write_text("raise SystemExit(7)\n")
+    monkeypatch.chdir(tmp_path)
+    assert start_run(Point(1, None), ["--no-report"], [str(script)], tmp_path / "runs").code == 0

@@ -381,6 +381,103 @@ def test_a_loss_that_learns_and_was_not_wrapped_is_told(run_ranks):
     assert "of no wrapped model" not in after + second
 
 
+OTHERWISE = """
+import json, sys
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+import topout
+from topout.schema.errors import TopoutError
+from topout.train.diloco import DiLoCo
+from topout.train.local_sgd import LocalSGD
+
+ctx = topout.init()
+
+
+def thawed():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[0].requires_grad_(False)
+    ddp = ctx.wrap(net)
+    net.requires_grad_(True)
+    return net, ddp
+
+
+def problem(model, optimizer):
+    model(torch.randn(4, 2)).square().mean().backward()
+    try:
+        optimizer.step()
+    except TopoutError as error:
+        return error.problem
+
+
+said = {}
+net, _ = thawed()
+local = LocalSGD(net, ctx.place)
+said["local SGD"] = problem(net, torch.optim.SGD(net.parameters(), 0.1))
+del local
+said["and then nobody"] = problem(net, torch.optim.SGD(net.parameters(), 0.1))
+net, _ = thawed()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+local = DiLoCo(net, optimizer, ctx.place)
+said["DiLoCo"] = problem(net, optimizer)
+net, ddp = thawed()
+own = DistributedDataParallel(ddp.module, static_graph=True)
+said["own DDP"] = problem(own, torch.optim.SGD(net.parameters(), 0.1))
+net, ddp = thawed()
+given = ctx.wrap(DistributedDataParallel(ddp.module))
+said["given DDP"] = problem(given, torch.optim.SGD(net.parameters(), 0.1))
+net, ddp = thawed()
+ctx.wrap(ddp)
+said["the same again"] = problem(ddp, torch.optim.SGD(net.parameters(), 0.1))
+net, _ = thawed()
+net[0].requires_grad_(False)
+own = DistributedDataParallel(net)
+net.requires_grad_(True)
+said["own DDP, before"] = problem(own, torch.optim.SGD(net.parameters(), 0.1))
+net, _ = thawed()
+fully_shard(net, mesh=init_device_mesh("cpu", (ctx.world_size,)))
+said["sharded"] = problem(net, torch.optim.SGD(net.parameters(), 0.1))
+
+model = ctx.wrap(nn.Linear(2, 2))
+loss = DistributedDataParallel(nn.Linear(2, 2))
+problem(lambda x: loss(model(x)), torch.optim.SGD([*model.parameters(), *loss.parameters()], 0.1))
+print(json.dumps(said))
+"""
+
+
+def test_what_the_script_averages_in_another_way_is_left_to_it(run_ranks):
+    for ended in run_ranks(OTHERWISE, 2):
+        assert ended.code == 0, ended.stderr
+        said = ended.said
+        for name in ("and then nobody", "the same again", "own DDP, before"):
+            assert said.pop(name).startswith("The optimizer trains 0.weight and 1 more parameter, which are not")
+        assert said == dict.fromkeys(("local SGD", "DiLoCo", "own DDP", "given DDP", "sharded"))
+        assert "of no wrapped model" not in ended.stderr
+
+
+def test_an_optimizer_that_its_parameters_hold_is_let_go():
+    """As where each is updated within backward."""
+    import gc
+    import weakref
+
+    import torch
+    from torch import nn
+
+    from topout.train import left_out
+
+    net = nn.Linear(2, 2)
+    net.weight.requires_grad_(False)
+    for parameter in net.parameters():
+        parameter.optimizer = torch.optim.SGD([parameter], 0.1)
+        left_out._before_step(parameter.optimizer, (), {})
+    kept = [weakref.ref(parameter.optimizer) for parameter in net.parameters()]
+    del net, parameter
+    gc.collect()
+    assert [reference() for reference in kept] == [None, None]
+
+
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", ["LARS", "LAMB"])
 def test_torchs_default_device_may_be_another_than_the_hosts(tmp_path, name, device):
@@ -481,3 +578,115 @@ def test_what_a_script_still_trains_stays_though_it_holds_only_a_part_of_it():
     del wrapped, optimizer
     gc.collect()
     assert ctx._living() == []
+
+
+AGAIN = """
+import gc, json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+data = torch.utils.data.TensorDataset(torch.ones(16, 2))
+
+
+def parts():
+    return {name: part for wrapped in ctx._living() for name, part in wrapped.parts().items()}
+
+
+net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+net[0].requires_grad_(False)
+optimizer = torch.optim.SGD(net[1].parameters(), 0.1)
+labelled, unlabelled = (torch.utils.data.DataLoader(data, batch_size=2) for _ in range(2))
+model, optimizer, labelled = ctx.wrap(net, optimizer, labelled, compress="powersgd")
+compressed = parts().get("compression")
+model, unlabelled = ctx.wrap(model, loader=unlabelled)
+both = parts()
+said = {"names": list(both), "loaders": both["loader"] is labelled and both["loader-2"] is unlabelled}
+said["compression"] = both.get("compression") is compressed
+model, labelled = ctx.wrap(model, loader=labelled)
+said["given again"] = list(parts())
+second = torch.optim.Adam(net[1].parameters())
+model, second = ctx.wrap(model, second)
+both = parts()
+said["optimizers"] = both["optimizer"] is optimizer and both["optimizer-3"] is second
+if ctx.is_first:
+    # gone on the others
+    kept = unlabelled
+del optimizer, unlabelled, both
+said["dropped"] = parts()["optimizer"] is second and list(parts())
+
+net[0].requires_grad_(True)
+third = torch.optim.SGD(net.parameters(), 0.1)
+model, third = ctx.wrap(net, third)
+said["anew"] = parts()["optimizer"] is third and list(parts())
+other = ctx.wrap(nn.Linear(2, 2))
+said["another model"] = list(parts())
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_what_the_same_model_is_wrapped_with_again_is_kept_too_until_it_is_dropped_or_replaced(run_ranks, num_ranks):
+    for rank, ended in enumerate(run_ranks(AGAIN, num_ranks)):
+        assert ended.code == 0, ended.stderr
+        said = ended.said
+        compression = ["compression"] if num_ranks > 1 else []
+        assert said["names"] == ["model", "optimizer", "loader", "loader-2", *compression]
+        assert said["given again"] == said["names"]
+        assert said["loaders"] and said["compression"] and said["optimizers"]
+        left = ["loader"] if num_ranks > 1 else ["loader", "loader-2"]
+        assert said["dropped"] == ["model", "optimizer", *left, *compression]
+        assert said["anew"] == ["model", "optimizer", *left]
+        assert said["another model"] == [*said["anew"], "model-4"]
+        told = "the model was wrapped anew: SGD takes the place of Adam in checkpoints"
+        assert ended.stderr.count(told) == (rank == 0)
+
+
+def test_an_optimizer_for_other_layers_stays_when_the_model_is_wrapped_anew(capsys):
+    import torch
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    ctx = Context(alone())
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    net[0].requires_grad_(False)
+    model, head = ctx.wrap(net, torch.optim.SGD(net[1].parameters(), 0.1))
+    net[0].requires_grad_(True)
+    model, trunk = ctx.wrap(net, torch.optim.SGD(net[0].parameters(), 0.1))
+    (wrapped,) = ctx._living()
+    assert wrapped.parts() == {"model": model, "optimizer": head, "optimizer-2": trunk}
+    assert capsys.readouterr().err == ""
+    with pytest.raises(TopoutError, match="no one model and optimizer") as raised:
+        ctx.noise_scale()
+    assert raised.value.why == "1 model and 2 optimizers were wrapped."
+
+
+def test_a_second_loader_goes_on_where_it_stood(tmp_path):
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    def loaders():
+        ctx = Context(alone())
+        model, data = nn.Linear(2, 2), TensorDataset(torch.ones(16, 2))
+        model, _, first = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(data, batch_size=2))
+        model, second = ctx.wrap(model, loader=DataLoader(data, batch_size=4))
+        return ctx.checkpoint(tmp_path, every=None), first, second, model
+
+    checkpoints, first, second, _kept = loaders()
+    batches = iter(first), iter(second)
+    for _ in range(3):
+        next(batches[0])
+    next(batches[1])
+    with checkpoints:
+        checkpoints.save()
+    checkpoints, *again, _kept = loaders()
+    checkpoints.close()
+    assert [loader.state_dict() for loader in again] == [first.state_dict(), second.state_dict()]
+    assert [len(list(loader)) for loader in again] == [5, 3]

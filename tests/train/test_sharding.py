@@ -134,6 +134,25 @@ def test_each_sample_comes_once_an_epoch_whatever_the_worlds_it_is_spread_over(
     assert len(seen) == num or may_repeat
 
 
+class Surroundings(Dataset):
+    """What a worker finds: how many modes every call of torch goes through, and where tensors are made."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, _: int) -> tuple[int, str]:
+        return torch._C._len_torch_function_stack(), torch.zeros(1).device.type
+
+
+def test_workers_call_torch_directly_and_make_tensors_on_the_host() -> None:
+    loader = shard(DataLoader(Surroundings(), num_workers=1), at(0, 1))
+    (num_modes, device) = next(iter(loader))
+    assert (num_modes.item(), device) == (0, ("cpu",))
+    with torch.device("meta"):
+        (_, device) = next(iter(loader))
+    assert device == ("cpu",)
+
+
 def test_a_state_counts_batches_received_not_those_that_workers_made_ahead() -> None:
     (loader,) = shards(1, 12, 2, num_workers=2, prefetch_factor=2)
     assert loader.state_dict() == {

@@ -1,6 +1,7 @@
 """Comparing finds differences that are there, and does not find those that are not."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -231,31 +232,76 @@ def test_steps_that_are_told_in_different_ways_are_named(tmp_path):
     assert note.startswith("The steps of B are told by backward()")
 
 
-def test_batches_of_different_sizes_are_named(tmp_path):
-    steps = [[StepPlan(forward=int(5 * MS), backward=int(5 * MS))] * 20]
-    a, b, same = (
-        build_run(tmp_path / name, steps, Plan(facts={"batch_size": size})).folder
-        for name, size in (("a", 32), ("b", 64), ("same", 32))
+def trained(path, *, ms, size, batches=1, num_ranks=1, facts=None):
+    """Steps of so many ms and so many batches on every rank."""
+    part = int(ms / 2 * MS)
+    steps = [StepPlan(forward=part, backward=part, samples=size, batches=batches)] * 20
+    return build_run(path, [steps] * num_ranks, Plan(facts={"batch_size": size, **(facts or {})})).folder
+
+
+@pytest.mark.parametrize(
+    ("more", "samples"), [({"size": 64}, 64), ({"size": 16, "batches": 4}, 64), ({"size": 32, "num_ranks": 4}, 128)]
+)
+def test_steps_of_more_samples_are_judged_by_the_time_a_sample(tmp_path, more, samples):
+    a, b = trained(tmp_path / "a", ms=10, size=32), trained(tmp_path / "b", ms=12, **more)
+    found = compare_runs(a, b)
+    assert (found.a_samples_per_step, found.b_samples_per_step) == (32, samples)
+    assert found.ratio.value == pytest.approx(1.2)
+    assert found.sample_ratio is not None
+    assert found.sample_ratio.value == pytest.approx(1.2 * 32 / samples)
+    assert (found.result, found.is_slower_by(0.03)) == ("faster", False)
+    assert found.notes[-1].startswith(f"A step takes 32 samples in A and {samples} in B")
+    # and the other way round
+    back = compare_runs(b, a)
+    assert (back.result, back.is_slower_by(0.03)) == ("slower", True)
+
+
+@pytest.mark.parametrize("more", [{"size": 16, "batches": 4}, {"size": 16, "num_ranks": 4}, {"size": 64}])
+def test_as_many_samples_in_other_pieces_are_the_same_work(tmp_path, more):
+    found = compare_runs(trained(tmp_path / "a", ms=10, size=64), trained(tmp_path / "b", ms=12, **more))
+    assert found.sample_ratio is None
+    assert (found.result, found.ratio.value) == ("slower", pytest.approx(1.2))
+    assert not any("amount of work" in note or "judged" in note for note in found.notes)
+
+
+def test_ranks_that_share_their_samples_count_them_once(tmp_path):
+    mesh = {"mesh_groups": {"g": {"name": "tp", "ranks": [0, 1]}}}
+    one, two = (
+        trained(tmp_path / "one", ms=10, size=64),
+        trained(tmp_path / "two", ms=6, size=64, num_ranks=2, facts=mesh),
     )
-    (note,) = compare_runs(a, b).notes
-    assert note.startswith("A trains on batches of 32 a rank and B on batches of 64")
-    assert compare_runs(a, same).notes == ()
+    found = compare_runs(one, two)
+    assert (found.b_samples_per_step, found.sample_ratio, found.result) == (64, None, "faster")
+    assert found.notes == ("A ran on 1 rank and B on 2.",)
 
 
-def test_more_batches_a_step_are_named_with_samples_a_second(tmp_path):
-    def run(name, batches, size=32, ms=10):
-        part = int(batches * ms / 2 * MS)
-        steps = [[StepPlan(forward=part, backward=part, samples=size, batches=batches)] * 20]
-        return build_run(tmp_path / name, steps, Plan(facts={"batch_size": size})).folder
+def test_smaller_batches_at_the_ends_of_epochs_are_no_other_batch(tmp_path):
+    def run(name, *sizes):
+        steps = [StepPlan(forward=int(10 * MS), samples=sizes[step % len(sizes)]) for step in range(20)]
+        return build_run(tmp_path / name, [steps], Plan(facts={"batch_size": 64})).folder
 
-    one, four = run("one", 1), run("four", 4, ms=8)
-    (note,) = compare_runs(one, four).notes
-    assert note == (
-        "A step of A takes 1 batch a rank and one of B 4 batches; a step is not the same amount of work. "
-        "Samples a second: 3,200 in A, 4,000 in B."
+    found = compare_runs(run("a", 64), run("b", 64, 64, 32))
+    assert (found.sample_ratio, found.notes) == (None, ())
+
+
+def test_more_batches_of_an_unknown_size_are_named(tmp_path):
+    def run(name, batches):
+        steps = [[StepPlan(forward=int(20 * MS), backward=int(20 * MS), samples=-1, batches=batches)] * 20]
+        return build_run(tmp_path / name, steps).folder
+
+    found = compare_runs(run("a", 1), run("b", 4))
+    assert found.notes == (
+        "A step of A takes 1 batch a rank and one of B 4 batches; a step is not the same amount of work.",
     )
-    # as many samples in smaller pieces are the same work
-    assert compare_runs(four, run("large", 1, size=128)).notes == ()
+    assert (found.a_samples_per_step, found.sample_ratio) == (None, None)
+
+
+def test_a_run_without_steps_is_named_by_a_command_to_paste(tmp_path):
+    run = trained(tmp_path / "my run", ms=10, size=32)
+    run.events(0).write_bytes(b"")
+    with pytest.raises(TopoutError, match="holds no steps") as caught:
+        compare_runs(run, run)
+    assert shlex.split(caught.value.do)[:3] == ["topout", "analyze", str(run.path)]
 
 
 def on_two_hosts(path, scatter_ns):

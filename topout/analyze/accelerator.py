@@ -22,6 +22,8 @@ _HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
 _SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
 _MOST_STEPS_AHEAD = 32
 """A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
+_KEEPS_PACE = 0.9
+"""A host that takes this share of the device's time for a step waits for it in every one, or is waited for."""
 
 
 def runs_ahead(table: RankTable) -> bool:
@@ -65,7 +67,7 @@ def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:
 def _worked_ns(host_ns: Int64s, left_ns: Int64s, busy_ns: Int64s, is_followed: Bools) -> Int64s:
     """[steps]: how much of what serial phases left of a step the device worked."""
     free_ns = left_ns - host_ns[:, _HELD_HOST].sum(axis=1)
-    given_ns = np.where(is_followed, busy_ns, _usual_ns(busy_ns, free_ns, is_followed))
+    given_ns = np.where(is_followed, busy_ns, _unseen_ns(busy_ns, free_ns, is_followed))
     wanted_ns = given_ns + _lag_ns(given_ns, host_ns.sum(axis=1))
     worked_ns = np.minimum(busy_ns, left_ns)[is_followed].sum()
     idle_ns = np.maximum(free_ns - busy_ns, 0)[is_followed].sum()
@@ -74,8 +76,17 @@ def _worked_ns(host_ns: Int64s, left_ns: Int64s, busy_ns: Int64s, is_followed: B
     return worked
 
 
+def _unseen_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> Int64s:
+    """[steps]: what the device had to do in steps that were not followed."""
+    usual_ns = _usual_ns(busy_ns, free_ns, is_followed)
+    if not is_followed.all() and np.median(free_ns[~is_followed]) >= _KEEPS_PACE * usual_ns:
+        # nothing is left behind then; steps differ, and their differences from the usual would add up to a lag
+        return np.minimum(free_ns, usual_ns)
+    return np.full_like(free_ns, usual_ns)
+
+
 def _usual_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> int:
-    """What the device had to do in a step that was not followed."""
+    """What the device has to do in a step, from those that were followed."""
     if is_followed.all():
         return 0
     seen_ns = busy_ns[is_followed]

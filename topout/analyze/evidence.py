@@ -77,7 +77,7 @@ def memory_evidence(memory: Memory) -> tuple[str, ...]:
         "optimizer state": memory.optimizer_bytes,
     }
     parts = [f"{size(value)} {name}" for name, value in fixed.items() if value]
-    if parts:
+    if parts and not memory.ran_out_beside_devices:
         told.append(f"What filled it: {', '.join(parts)}; the rest are activations and buffers.")
     if memory.largest_batch is not None:
         told.append(f"Predicted: a batch of {memory.largest_batch} a rank would fit.")

@@ -8,6 +8,7 @@ proportional to it. A prediction, not a promise: fragmentation and workspaces do
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from topout.analyze.counters import peak
@@ -38,7 +39,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
     ranks_per_host = max((_num_on_host(tables, table.host) for table in tables), default=1)
     limit = device_total if is_on_device else host_total // ranks_per_host if host_total is not None else None
     used = peak_device if is_on_device else peak_host
-    return Memory(
+    memory = Memory(
         peak_host_bytes=peak_host,
         host_total_bytes=host_total,
         peak_device_bytes=peak_device,
@@ -50,14 +51,18 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         is_out_of_memory=is_out,
         ran_out_on=ran_out_on,
         requested_bytes=requested,
-        largest_batch=_largest_batch(
-            batch=_largest(tables, "batch_size"),
-            limit=limit,
-            needed=None if used is None and requested is None else (used or 0) + (requested or 0),
-            fixed=sum(value or 0 for value in parts.values()),
-            is_too_large=is_out,
-        ),
     )
+    if memory.ran_out_beside_devices:
+        # by loaders and what the script keeps, which do not grow with the batch as a model's activations do
+        return memory
+    largest = _largest_batch(
+        batch=_largest(tables, "batch_size"),
+        limit=limit,
+        needed=None if used is None and requested is None else (used or 0) + (requested or 0),
+        fixed=sum(value or 0 for value in parts.values()),
+        is_too_large=is_out,
+    )
+    return replace(memory, largest_batch=largest)
 
 
 def _largest_batch(

@@ -5,6 +5,7 @@ train.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +16,29 @@ from topout.schema.measures import Serial
 from topout.trace.table import Int64s
 
 
+class _Alone(NamedTuple):
+    """Time in which some ranks (at most half) evaluate or save, and most of the others stand waiting."""
+
+    total_ns: int
+    evaluation_ns: int
+    """The part of it in which one evaluates."""
+    num_waiting: float | None
+    """Ranks that wait in that part, on average."""
+
+
 def measure_serial(phases: Phases, shares: dict[str, float]) -> Serial:
     """`shares` are the mean shares of the window."""
     apart_ns = phases.phase_ns[:, :, [PHASE["evaluation"], PHASE["checkpoint"]]].sum(axis=(1, 2))
     ranks = () if not apart_ns.any() else tuple(
         table.rank for table, own in zip(phases.tables, apart_ns, strict=True) if own > apart_ns.max() / 2
     )  # fmt: skip
+    alone = _alone(phases) if len(phases.tables) > 1 else None
     return Serial(
         evaluation_share=shares["evaluation"],
         checkpoint_share=shares["checkpoint"],
-        single_rank_share=_single_rank_ns(phases) / phases.elapsed_ns if len(phases.tables) > 1 else None,
+        single_rank_share=alone.total_ns / phases.elapsed_ns if alone else None,
+        single_rank_evaluation_share=alone.evaluation_ns / phases.elapsed_ns if alone else None,
+        num_waiting=alone.num_waiting if alone else None,
         ranks=ranks,
         steps_per_rollout=_steps_per_rollout(phases),
     )
@@ -36,20 +50,28 @@ def _steps_per_rollout(phases: Phases) -> float | None:
     return len(phases.steps) / num_apart if num_apart and all(map(has_only_modes, phases.tables)) else None
 
 
-def _single_rank_ns(phases: Phases) -> int:
-    """Time in which some ranks (at most half) evaluate or save, and most of the others stand waiting."""
-    apart = [segments.stretches("evaluation", "checkpoint") for segments in phases.segments]
-    if not any(len(own) for own in apart):
-        return 0
+def _alone(phases: Phases) -> _Alone:
+    evaluating = [segments.stretches("evaluation") for segments in phases.segments]
+    saving = [segments.stretches("checkpoint") for segments in phases.segments]
+    if not any(len(own) for own in (*evaluating, *saving)):
+        return _Alone(0, 0, None)
     # where the split is withheld waiting counts as transfer
     idle = [segments.stretches("wait", "transfer") for segments in phases.segments]
     last_ns = int(phases.edges_ns[0, -1])
     ended = [_from_end(int(segments.edges_ns[-1]), last_ns) for segments in phases.segments]
-    edges_ns, num_apart, num_idle = _depths(apart, [a + b for a, b in zip(idle, ended, strict=True)])
-    num_ranks = len(phases.tables)
+    edges_ns, num_evaluating, num_saving, num_idle = _depths(
+        evaluating, saving, [a + b for a, b in zip(idle, ended, strict=True)]
+    )
+    num_ranks, num_apart = len(phases.tables), num_evaluating + num_saving
     is_serial = (num_apart >= 1) & (num_apart <= num_ranks // 2) & (2 * num_idle >= num_ranks - num_apart)
-    inside = np.clip(edges_ns, phases.start_ns, last_ns)
-    return int(np.diff(inside)[is_serial].sum())
+    length_ns = np.diff(np.clip(edges_ns, phases.start_ns, last_ns))
+    evaluation_ns = np.where(is_serial & (num_evaluating >= 1), length_ns, 0)
+    evaluated_ns = int(evaluation_ns.sum())
+    return _Alone(
+        total_ns=int(length_ns[is_serial].sum()),
+        evaluation_ns=evaluated_ns,
+        num_waiting=float(evaluation_ns @ num_idle) / evaluated_ns if evaluated_ns else None,
+    )
 
 
 def _from_end(end_ns: int, last_ns: int) -> Stretches:
@@ -58,16 +80,13 @@ def _from_end(end_ns: int, last_ns: int) -> Stretches:
     return Stretches(times[:1], times[1:])
 
 
-def _depths(first: Sequence[Stretches], second: Sequence[Stretches]) -> tuple[Int64s, Int64s, Int64s]:
+def _depths(*kinds: Sequence[Stretches]) -> tuple[Int64s, ...]:
     """Edges, and between neighbouring edges how many stretches of each kind overlap."""
-    points = [
-        np.concatenate([getattr(own, side) for own in kind])
-        for kind in (first, second)
-        for side in ("start_ns", "end_ns")
-    ]
+    points = [np.concatenate([getattr(own, side) for own in kind]) for kind in kinds for side in ("start_ns", "end_ns")]
     edges_ns, places = np.unique(np.concatenate(points), return_inverse=True)
-    begins_1, ends_1, begins_2, ends_2 = np.split(places, np.cumsum([len(p) for p in points])[:-1])
-    return edges_ns, _running(begins_1, ends_1, len(edges_ns)), _running(begins_2, ends_2, len(edges_ns))
+    parts = np.split(places, np.cumsum([len(p) for p in points])[:-1])
+    depths = [_running(begins, ends, len(edges_ns)) for begins, ends in zip(parts[::2], parts[1::2], strict=True)]
+    return edges_ns, *depths
 
 
 def _running(begins: Int64s, ends: Int64s, num_edges: int) -> Int64s:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from topout.cli.diagnoses import read_diagnosis
+from topout.cli.diagnoses import diagnosis_for
 from topout.cli.endings import ending_of
 from topout.cli.kept_runs import newest_run
 from topout.cli.page_files import check_file, write_file
@@ -28,14 +28,15 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     run
         The run folder; the newest under topout-runs (or runs of topout.toml) when left out.
     doctor
-        What topout doctor --json wrote, for the links; the newest under topout-runs/doctor when left out.
+        What topout doctor --json wrote, for links; the newest of the run's hosts in topout-runs/doctor when left out.
     out
         Where to write, a .json file or a folder; calibration.json in the run folder when left out.
     """
     folder, content = open_run(run if run is not None else newest_run())
     target = check_file(out, "--out", "calibration.json", _why_kept) or folder.path / "calibration.json"
-    found = describe_run(folder, read_diagnosis(doctor))
-    notes = [*_how_it_ended(folder, content), *found.notes]
+    diagnosis, left_out = diagnosis_for(content, doctor)
+    found = describe_run(folder, diagnosis)
+    notes = [*_how_it_ended(folder, content), *left_out, *found.notes]
     document = {"version": CALIBRATION_VERSION, "job": found.job, "system": found.system, "notes": notes}
     write_file(target, encode(document), "--out calibration.json")
     print(target)

@@ -26,6 +26,8 @@ def compare(
 ) -> int:
     """Compare the step times of two runs, with 95 % intervals over steps.
 
+    Where a step takes other numbers of samples in B than in A, over all ranks, the time a sample decides.
+
     Parameters
     ----------
     a
@@ -43,18 +45,24 @@ def compare(
     has_failed = threshold_share is not None and comparison.is_slower_by(threshold_share)
     if has_failed:
         print(f"B is slower by more than {fail_on}.", file=sys.stderr)
-    print(f"Next    topout analyze {shlex.quote(str(b if comparison.ratio.value >= 1 else a))}", file=sys.stderr)
+    print(f"Next    topout analyze {shlex.quote(str(b if comparison.judged.value >= 1 else a))}", file=sys.stderr)
     return ExitCode.FINDINGS if has_failed else ExitCode.FINE
 
 
 def render(comparison: Comparison) -> str:
     """A few lines: the answer, then where the difference comes from."""
-    ratio = comparison.ratio
+    ratios = {"step time B / A": comparison.ratio}
+    if comparison.sample_ratio is not None:
+        ratios = {"time a sample B / A": comparison.sample_ratio} | ratios
+    widest = max(map(len, ratios))
     lines = [
         _answer(comparison),
-        f"  step time B / A   {ratio.value:.3f}   95 % interval {ratio.low:.3f} to {ratio.high:.3f}",
-        f"  A  {duration_text(comparison.a_step_ns):>8} a step over {comparison.a_num_steps} steps   {comparison.a}",
-        f"  B  {duration_text(comparison.b_step_ns):>8} a step over {comparison.b_num_steps} steps   {comparison.b}",
+        *(
+            f"  {name:<{widest}}   {ratio.value:.3f}   95 % interval {ratio.low:.3f} to {ratio.high:.3f}"
+            for name, ratio in ratios.items()
+        ),
+        f"  A  {_pace(comparison.a_step_ns, comparison.a_num_steps, comparison.a_samples_per_step)}   {comparison.a}",
+        f"  B  {_pace(comparison.b_step_ns, comparison.b_num_steps, comparison.b_samples_per_step)}   {comparison.b}",
         "",
         "Per step, mean over ranks          A          B      B - A   95 % interval",
     ]
@@ -72,9 +80,18 @@ def render(comparison: Comparison) -> str:
 def _answer(comparison: Comparison) -> str:
     if comparison.result == "no difference found":
         return "No difference found: the interval covers 1."
-    change_percent = 100 * (comparison.ratio.value - 1)
+    change_percent = 100 * (comparison.judged.value - 1)
     direction = "more" if change_percent > 0 else "less"
-    return f"B is {comparison.result}: a step takes {abs(change_percent):.1f} % {direction} time."
+    what = "step" if comparison.sample_ratio is None else "sample"
+    return f"B is {comparison.result}: a {what} takes {abs(change_percent):.1f} % {direction} time."
+
+
+def _pace(step_ns: float, num_steps: int, samples_per_step: float | None) -> str:
+    pace = f"{duration_text(step_ns):>8} a step over {num_steps} steps"
+    if samples_per_step is None:
+        return pace
+    samples_per_s = samples_per_step / (step_ns / 1e9)
+    return f"{pace}, {f'{samples_per_s:,.0f}' if samples_per_s >= 100 else f'{samples_per_s:.3g}'} samples/s"
 
 
 def _signed(difference_ns: float) -> str:

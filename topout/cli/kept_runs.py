@@ -4,7 +4,7 @@ from pathlib import Path
 
 from topout.schema.errors import TopoutError
 from topout.schema.run_folder import RUN_JSON
-from topout.schema.spec import find_config, resolve_spec
+from topout.schema.spec import CONFIG_NAME, find_config, resolve_spec
 
 
 def runs_root() -> Path:
@@ -18,10 +18,17 @@ def newest_run() -> Path:
     found = [(written_ns, path.name, path) for path in root.glob("*") if (written_ns := _written_ns(path)) is not None]
     if not found:
         raise TopoutError(
-            "There is no run to read.", why=f"{root}/ holds none", do="topout run train.py   or name a run folder"
+            "There is no run to read.",
+            why=f"{root}/ holds none{_not_read()}",
+            do="topout run train.py   or name a run folder",
         )
     # two runs of one second are told apart by their name
     return max(found)[2]
+
+
+def _not_read() -> str:
+    """Where `topout run` has one more place to look for its topout.toml, since it knows the script."""
+    return "" if find_config(None) else f", and a {CONFIG_NAME} beside a script in another folder is not read here"
 
 
 def _written_ns(run: Path) -> int | None:

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 
 from topout.cli.page_files import check_file, check_page, write_file, write_page
 from topout.cli.plan_page import plan_page
-from topout.cli.plan_text import plan_text, request
+from topout.cli.plan_request import Planned, options_of, request, script_of
+from topout.cli.plan_text import plan_text
 from topout.cli.plan_work import look_into_run, of_epochs, of_target
 from topout.cli.what_ifs import apply_all
 from topout.report.json_report import encode
@@ -22,6 +23,7 @@ from topout.study.devices import read_prices
 from topout.study.mesh_proposal import propose, propose_each
 from topout.study.plan import Deadline, Plan
 from topout.study.plan import plan as make_plan
+from topout.study.system import System
 from topout.submit.duration import parse_duration
 
 PLAN_VERSION = 1
@@ -91,24 +93,26 @@ def plan(
     page = check_page(html, "plan.html")
     mesh = check_file(mesh, "--mesh", "mesh.toml", lambda _: "A mesh may hold rules by hand.")
     seen = look_into_run(job)
-    described, machine, changed = apply_all(what_if or [], read_job(seen.job), read_system(system))
-    counts = _counts(nodes, max_nodes, machine.value.nodes)
-    check_nodes(counts, machine.value)
+    before = Planned(read_job(seen.job), read_system(system))
+    described, machine, changed = apply_all(what_if or [], *before)
+    counts = _counts(nodes, max_nodes, machine.value)
     critical = given(critical_batch) if critical_batch is not None else seen.critical
+    deadline = _deadline(within, certainty)
     work, said = (
         of_epochs(samples, 1.0 if epochs is None else epochs, critical)
         if target_loss is None
         else of_target(target_loss, losses or seen.losses, curve_batch or seen.batch, critical)
     )
+    meshes = propose_each(described, machine, counts, work)
     found = make_plan(
         described,
         machine,
         work,
         counts,
-        deadline=_deadline(within, certainty),
+        deadline=deadline,
         prices=read_prices(prices) if prices is not None else None,
         run_batch=seen.batch,
-        meshes=propose_each(described, machine, counts, work),
+        meshes=meshes,
     )
     if found.mesh is None:
         found = replace(found, mesh=propose(described, machine, max(counts), work))
@@ -116,10 +120,11 @@ def plan(
     of_mesh = found.mesh.notes if found.mesh else ()
     notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts)]
     title = f"{described.value.title} on {machine.value.title}"
-    line = request(found, seen.script)
+    options = options_of(seen.run, before, Planned(described, machine), seen.loader_batch, is_mesh=bool(meshes))
+    line = request(found, script_of(seen.run), options, deadline=deadline)
     _tell(found, title, line, critical, notes, json=json)
     if page is not None:
-        known, is_known = described.value.calibrated_nodes, seen.script is not None
+        known, is_known = described.value.calibrated_nodes, script_of(seen.run) is not None
         write_page(page, plan_page(found, title, line, is_script_known=is_known, calibrated_nodes=known, notes=notes))
     return ExitCode.FINE
 
@@ -155,7 +160,7 @@ def _check_towards(
             )
 
 
-def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
+def _counts(nodes: str | None, max_nodes: int | None, system: System) -> list[int]:
     if max_nodes is not None and max_nodes < 1:
         raise TopoutError(f"--max-nodes {max_nodes} are none.", why="A job runs on one at least.", do="--max-nodes 64")
     if nodes is not None and max_nodes is not None:
@@ -164,7 +169,9 @@ def _counts(nodes: str | None, max_nodes: int | None, most: int) -> list[int]:
             why="--nodes says exactly which numbers to consider, --max-nodes to consider all up to one.",
             do="leave one of them out",
         )
-    return node_counts(nodes or f"1..{most if max_nodes is None else min(max_nodes, most)}")
+    found = node_counts(nodes or f"1..{system.nodes if max_nodes is None else min(max_nodes, system.nodes)}")
+    check_nodes(found, system)
+    return found
 
 
 def _deadline(within: str | None, asked: float | None) -> Deadline | None:

@@ -28,7 +28,8 @@ def plan_page(
         sections=[
             Section(
                 key="request", title="Ask for it", how="predicted",
-                note="With a fifth more time than the upper end of the interval.",
+                note="With a fifth more time than the upper end of the interval"
+                + (", within the time asked for." if found.within else "."),
                 content=[Command(line=request, caption=caption)],
             ),
             Section(

@@ -1,11 +1,8 @@
-"""A plan as text: one row a number of nodes, the mesh where there is one, and the line that asks for it."""
+"""A plan as text: one row a number of nodes, and the mesh where there is one."""
 
 from topout.schema.counted import counted
 from topout.study.mesh_proposal import Proposal
 from topout.study.plan import Choice, Plan
-
-LONGER = 1.2
-"""A job that ends a minute too early has lost everything since its checkpoint."""
 
 
 def plan_text(found: Plan) -> str:
@@ -48,14 +45,6 @@ def mesh_text(found: Proposal) -> str:
         f"        {_hours(found.hours)} ({_hours(found.low_hours)} to {_hours(found.high_hours)}){beside}",
     ]
     return "\n".join([*lines, *(f"        {line}" for line in found.toml.splitlines() if line)])
-
-
-def request(found: Plan, script: str | None = None) -> str:
-    """`script` with its arguments, as a shell reads them; None: not known, empty: topout's own."""
-    choice = found.recommended
-    minutes = max(10, round(choice.high_hours * 60 * LONGER))
-    asked = f"topout submit --nodes {choice.nodes} --time {minutes // 60}:{minutes % 60:02d}:00"
-    return f"{asked} {'train.py' if script is None else script}".rstrip()
 
 
 def _marks(found: Plan, choice: Choice) -> list[str]:

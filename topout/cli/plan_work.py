@@ -1,8 +1,7 @@
 """What `topout plan` trains towards: epochs, or a loss; and what the run folder knows of batches."""
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,10 @@ class Seen:
     """Of all ranks."""
     critical: CriticalBatch | None = None
     losses: Path | None = None
-    script: str | None = None
-    """With its arguments, as words of a shell; empty: topout's own, which needs no name."""
+    loader_batch: int | None = None
+    """What one rank's loader hands out at a time."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """run.json: what it was told."""
 
 
 def look_into_run(job: str) -> Seen:
@@ -53,7 +54,8 @@ def look_into_run(job: str) -> Seen:
         batch=batch,
         critical=from_probe(probe) if is_file(probe) else from_noise_scale(noise),
         losses=losses if is_file(losses) else None,
-        script=_script(open_run(folder)[1]),
+        loader_batch=measures.input.batch_size,
+        run=open_run(folder)[1],
     )
 
 
@@ -61,19 +63,6 @@ def _batch(measures: Measures, folder: RunFolder) -> int | None:
     """Peers of a mesh work on the same samples."""
     size = measures.rank_samples_per_step
     return round(size * measures.environment.num_ranks / num_peers(read_tables(folder))) if size else None
-
-
-def _script(run: Mapping[str, Any]) -> str | None:
-    spec, origins = run.get("spec"), run.get("origins")
-    if isinstance(origins, dict) and origins.get("script") == "embedded default":
-        return ""
-    if not isinstance(spec, dict) or not isinstance(spec.get("script"), str):
-        return None
-    words = [spec["script"], *map(str, spec.get("args") or ())]
-    # options of topout end where a script is named
-    first = ["-m"] if spec.get("is_module") else ["--"] if words[0].startswith("-") else []
-    # without it the script that was run would be refused on more than one rank
-    return shlex.join([*(["--ddp"] if spec.get("ddp") else []), *first, *words])
 
 
 def of_epochs(samples: float | None, epochs: float, critical: CriticalBatch | None) -> tuple[Work, list[str]]:

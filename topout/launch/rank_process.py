@@ -15,6 +15,10 @@ from topout.host.memory_policy import bind_memory
 from topout.launch.becoming import BecomeRank, fork_rank
 from topout.schema.world import Rank
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from topout.record.process_tree import Writing
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,6 +39,7 @@ class RankProcess:
         self.signals_sent: set[int] = set()
         self.told_at_ns: int | None = None
         self._warnings: set[int] = set()
+        self._writing: Writing | None = None
         self.ended_at_ns: int | None = None
         self.status_fd, status_write_fd = os.pipe()
         self.out_fd, self.err_fd, out_fd, err_fd = -1, -1, -1, -1
@@ -141,10 +146,12 @@ class RankProcess:
 
     def written_bytes(self) -> int:
         """By the rank and its children, so far."""
-        # a launcher that starts ranks need not wait for it
-        from topout.record.process_tree import written_bytes
+        if self._writing is None:
+            # a launcher that starts ranks need not wait for it
+            from topout.record.process_tree import Writing
 
-        return written_bytes(self.pid)
+            self._writing = Writing(self.pid)
+        return self._writing.look()
 
     def close(self) -> None:
         for fd in (self.status_fd, self.out_fd, self.err_fd, self.pidfd):

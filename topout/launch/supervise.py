@@ -28,6 +28,7 @@ from topout.launch.signals import LauncherSignals
 from topout.launch.status_pipe import StatusPipe, Told
 from topout.launch.stopped import StoppedRanks
 from topout.launch.stopping import WARNINGS, Stopping
+from topout.schema.light_dataclass import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ _FIRST_LOOK_S = 0.2
 _ONE_REQUEST_S = 1.0
 _WRITES_WITHIN_S = 2.0
 """Of the moment at which it must end, a rank that still writes; before, the recorder does."""
+_WRITING_AFTER_FAILURE_S = 30.0
+"""However much a rank that failed still writes: the others stand in their collective meanwhile."""
 
 
 class Supervisor:
@@ -237,7 +240,7 @@ class Supervisor:
             told.failure = str(message.get("text", ""))
             at_ns = message.get("at_ns")
             told.failed_at_ns = at_ns if isinstance(at_ns, int) else time.monotonic_ns()
-            told.must_end(self._limits)
+            told.must_end(replace(self._limits, writing_s=min(self._limits.writing_s, _WRITING_AFTER_FAILURE_S)))
         elif kind == "done":
             code = message.get("code")
             told.reported_code = code if isinstance(code, int) else 0

@@ -77,6 +77,7 @@ def _check_script(name: str) -> None:
     if os.path.isfile(name) and os.access(name, os.R_OK) and not is_of_this_process:
         return
     from pathlib import Path
+    from shlex import quote
 
     script = Path(name)
     if script.is_dir():
@@ -84,7 +85,7 @@ def _check_script(name: str) -> None:
         raise TopoutError(
             f"{script} is a folder, not a script.",
             why="a run needs one file to start",
-            do=f"topout run {script / inside[0]}" if inside else "name the script inside it",
+            do=f"topout run {quote(str(script / inside[0]))}" if inside else "name the script inside it",
         )
     if not script.exists():
         raise TopoutError(
@@ -99,7 +100,7 @@ def _check_script(name: str) -> None:
             do="write it to a file, then: topout run FILE.py",
         )
     if not os.access(script, os.R_OK):
-        raise TopoutError(f"{script} cannot be read.", why="its permissions forbid it", do=f"chmod u+r {script}")
+        raise TopoutError(f"{script} cannot be read.", why="its permissions forbid it", do=f"chmod u+r {quote(name)}")
 
 
 def _nearest(script: Path) -> str:

@@ -13,6 +13,9 @@ from topout.recommend.engine import examine
 from topout.schema.analysis import Analysis
 from topout.schema.run_folder import RunFolder, open_run
 
+_LEFT_WHOLE = "left whole"
+"""In the notes of ranks whose input --data-share could not shorten."""
+
 
 def explain_run(folder: RunFolder) -> Analysis:
     """The analysis of a run, finished or not; notes of the launcher and of broken rules join what was not measured."""
@@ -20,6 +23,9 @@ def explain_run(folder: RunFolder) -> Analysis:
     measures, verdict = measure_run(folder)
     findings, rule_notes = examine(measures)
     notes = (*measures.not_measured, *_launcher_notes(run), *rule_notes)
+    if measures.window is not None:
+        # it bears on every share, so it comes first
+        notes = (*_short_epochs(run, notes), *notes)
     return Analysis(
         run=folder.path.resolve().name,
         script=_script(run),
@@ -43,6 +49,20 @@ def _once(notes: Iterable[str]) -> tuple[str, ...]:
 def _script(run: dict[str, Any]) -> str:
     spec = run.get("spec")
     return str(spec.get("script") or "?") if isinstance(spec, dict) else "?"
+
+
+def _short_epochs(run: dict[str, Any], notes: Iterable[str]) -> list[str]:
+    """A sentence where epochs were shortened, and pauses of each were not."""
+    spec = run.get("spec")
+    share = _finite_or_none(spec.get("data_share")) if isinstance(spec, dict) else None
+    # loaders without a length and Keras' input cannot be shortened, and say so
+    if share is None or not 0 < share < 1 or any(_LEFT_WHOLE in note for note in notes):
+        return []
+    times = f"{1 / share:,.1f}".removesuffix(".0")
+    return [
+        f"Whole epochs: with --data-share {100 * share:.3g}% what each has once weighs up to {times} times as much "
+        "(saves, starts of workers, evaluations without a loader)."
+    ]
 
 
 def _launcher_notes(run: dict[str, Any]) -> list[str]:

@@ -1,9 +1,10 @@
 """When a rank whose script is over ends: once what the script left to threads, children and exit handlers is done.
 
-Python waits for all of these without end, so a script that has forgotten one never ends. They are told apart by what
+Python waits for most of these without end, so a script that has forgotten one never ends. They are told apart by what
 they do. Whoever writes is waited for; whoever computes, or is held by storage, for a minute; what does neither for
 seconds was forgotten. Not by a few lines now and then, as a thread writes that watches something, and not by what
-daemon threads compute: Python would not wait for them either.
+daemon threads compute: Python would not wait for them either. Programs that the script started are waited for in the
+same way: Python would leave them running, but the launcher ends them with the rank.
 """
 
 from __future__ import annotations
@@ -17,24 +18,32 @@ import time
 from topout.record.clock import now_ns
 from topout.record.process_tree import (
     WORTH_WAITING_BYTES,
+    Writing,
     descendants,
+    has_company,
     read_cpu,
     read_thread,
     threads_of,
-    written_bytes,
 )
 from topout.schema.light_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from topout.record.recorder import Recorder
     from topout.record.status import StatusLine
 
 _COMPUTING_LIMIT_S = 60.0
 """For who computes, and writes nothing: it may be on the way to writing, or turn in a circle."""
 _WRITING_LIMIT_S = 1800.0
+_WRITING_AFTER_FAILURE_S = 30.0
+"""The other ranks stand in their collective meanwhile; the launcher enforces the same from outside."""
 _BUSY_SHARE = 0.1
 """Of a core; who uses less waits for something."""
+_HARD_SHARE = 0.25
+"""A training that nobody counts the steps of uses more; what watches something now and then uses less."""
+_JUDGED_OVER_S = 2.0
 _LOOK_S = 0.5
 _PAUSE_S = 0.05
 
@@ -49,12 +58,28 @@ class Doings:
     """By the kernel, at this moment: as in a long fsync."""
 
 
+class Effort:
+    """Whether CPU time grows by more than a share of a core, over two seconds: a burst now and then is none."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._since: tuple[float, int] | None = None
+
+    def is_made(self, now_s: float, cpu_ns: int) -> bool:
+        since_s, since_ns = self._since or (now_s, cpu_ns)
+        is_made = cpu_ns - since_ns > self._share * max(now_s - since_s, _JUDGED_OVER_S) * 1e9
+        # who ends takes its time along
+        if self._since is None or is_made or cpu_ns < since_ns or now_s - since_s >= _JUDGED_OVER_S:
+            self._since = (now_s, cpu_ns)
+        return is_made
+
+
 class Patience:
     """How long a process that should end has done nothing. Times in seconds of any monotonic clock."""
 
-    def __init__(self, now_s: float, *, is_for_computing: bool = True) -> None:
+    def __init__(self, now_s: float, *, is_for_computing: bool = True, limit_s: float = _WRITING_LIMIT_S) -> None:
         self._computing_limit_s = _COMPUTING_LIMIT_S if is_for_computing else 0.0
-        self._written_bytes = 0
+        self.limit_s = limit_s
         self.renew(now_s)
         self.leave_out()
 
@@ -64,12 +89,13 @@ class Patience:
 
     def leave_out(self) -> None:
         """What is done until the next look does not count."""
-        self._last: tuple[float, Doings] | None = None
+        self._written_bytes: int | None = None
+        self._effort = Effort(_BUSY_SHARE)
 
     def look(self, now_s: float, doings: Doings) -> bool:
         """Whether it gets on."""
-        before, self._last = self._last, (now_s, doings)
-        if before is None:
+        is_busy = self._effort.is_made(now_s, doings.cpu_ns)
+        if self._written_bytes is None:
             self._written_bytes = doings.written_bytes
             return False
         if self.is_spent(now_s):
@@ -78,7 +104,6 @@ class Patience:
             self._written_bytes = doings.written_bytes
             self._wrote_s = self._moved_s = now_s
             return True
-        is_busy = doings.cpu_ns - before[1].cpu_ns > _BUSY_SHARE * (now_s - before[0]) * 1e9
         if (is_busy or doings.is_held) and now_s - self._wrote_s <= self._computing_limit_s:
             self._moved_s = now_s
             return True
@@ -88,7 +113,7 @@ class Patience:
         return now_s - self._moved_s
 
     def is_spent(self, now_s: float) -> bool:
-        return now_s - self._begun_s > _WRITING_LIMIT_S
+        return now_s - self._begun_s > self.limit_s
 
 
 class Leaving:
@@ -99,23 +124,46 @@ class Leaving:
         self._status = status
         self._recorder = recorder
         self._limit_s = limit_s
-        # after a failure the other ranks wait for the end of this one
-        self._patience = Patience(time.monotonic(), is_for_computing=not status.has_told_failure)
+        # nobody needs what a script that failed, or was cut by --steps, may still compute
+        self._is_good = code == 0 and not status.has_told_failure and not _is_rehearsal_over(recorder)
+        self._patience = Patience(
+            time.monotonic(),
+            is_for_computing=self._is_good,
+            limit_s=_WRITING_AFTER_FAILURE_S if status.has_told_failure else _WRITING_LIMIT_S,
+        )
+        self._writing = Writing(os.getpid())
         self._late_s = time.monotonic() + self._limit_s
         self._is_on_its_own = False
 
     def await_threads(self) -> None:
         """A script may train or save in a thread that outlives its last line."""
+        if not has_own_threads():
+            return
+        self._look()
+        hard = Effort(_HARD_SHARE)
+        hard.is_made(time.monotonic(), _cpu_ns())
+        num_steps = self._num_steps()
         while has_own_threads() and self._patience.quiet_s(time.monotonic()) < self._limit_s / 2:
-            num_steps, cpu_s = self._num_steps(), time.process_time()
             look_at_s = time.monotonic() + _LOOK_S
             while has_own_threads() and time.monotonic() < look_at_s:
                 time.sleep(_PAUSE_S)
-            is_preparing = num_steps == 0 and time.process_time() - cpu_s > _BUSY_SHARE * _LOOK_S
-            if self._num_steps() > num_steps or is_preparing:
+            before, num_steps = num_steps, self._num_steps()
+            is_hard = hard.is_made(time.monotonic(), _cpu_ns())
+            if num_steps > before or (is_hard and num_steps == 0 and self._is_good):
                 self._patience.renew(time.monotonic())
             else:
                 self._look()
+
+    def finish(self, call: Callable[[], None]) -> None:
+        """As long as it takes: the launcher's limit begins at `done`. After a failure that has begun already."""
+        finishing = threading.Thread(target=call, daemon=True)
+        finishing.start()
+        finishing.join(self._limit_s / 2 if self._status.has_told_failure else _LOOK_S)
+        while finishing.is_alive() and not self._status.has_told_failure:
+            now_s = time.monotonic()
+            self._patience.renew(now_s)
+            self._show_work(now_s)
+            finishing.join(_LOOK_S)
 
     def watch(self) -> None:
         """From now on the process is ended once it has been quiet for long enough."""
@@ -124,6 +172,14 @@ class Leaving:
     def hand_over(self) -> None:
         """The recorder is done; from now on all is the script's: its exit handlers, and what it forgot."""
         self._is_on_its_own = True
+
+    def await_children(self) -> None:
+        """Programs that were started and not waited for: a copy, say. To be called when all exit handlers are done."""
+        begun_s = now_s = time.monotonic()
+        while has_company(os.getpid()) and min(self._patience.quiet_s(now_s), now_s - begun_s) < self._limit_s / 2:
+            # looking more often would be work that is waited for
+            time.sleep(_LOOK_S / 2)
+            now_s = time.monotonic()
 
     def _end_when_quiet(self) -> None:
         at_least_until_s = time.monotonic() + self._limit_s / 2
@@ -137,7 +193,7 @@ class Leaving:
             if self._is_on_its_own:
                 self._look()
         if self._patience.is_spent(time.monotonic()):
-            self._note(f"was ended although it still wrote {_WRITING_LIMIT_S / 60:.0f} minutes after its last line")
+            self._note(f"was ended although it still wrote {self._patience.limit_s:.0f} s after its last line")
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -151,6 +207,9 @@ class Leaving:
             return
         # a failure's limit, or that of the last line, begins anew
         self._status.send("working")
+        self._show_work(now_s)
+
+    def _show_work(self, now_s: float) -> None:
         if self._recorder is not None:
             self._recorder.page.stir(now_ns())
         if now_s >= self._late_s:
@@ -169,10 +228,9 @@ class Leaving:
         waited_for = list(filter(_is_own, threading.enumerate()))
         if self._is_on_its_own:
             waited_for.append(threading.main_thread())
-        below = [found.own_ns for pid in descendants(own) if (found := read_cpu(pid)) is not None]
         return Doings(
-            written_bytes=written_bytes(own),
-            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + sum(below),
+            written_bytes=self._writing.look(),
+            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + _cpu_below_ns(),
             is_held=any(read_thread(own, thread)[0] == "D" for thread in threads_of(own)),
         )
 
@@ -183,3 +241,17 @@ def has_own_threads() -> bool:
 
 def _is_own(thread: threading.Thread) -> bool:
     return thread is not threading.main_thread() and not thread.daemon
+
+
+def _is_rehearsal_over(recorder: Recorder | None) -> bool:
+    steps = recorder.settings.steps if recorder is not None else None
+    return recorder is not None and steps is not None and recorder.num_steps >= steps
+
+
+def _cpu_ns() -> int:
+    """Of all threads, since a library's may do the work, and of all children: loader workers count for a training."""
+    return time.process_time_ns() + _cpu_below_ns()
+
+
+def _cpu_below_ns() -> int:
+    return sum(found.own_ns for pid in descendants(os.getpid()) if (found := read_cpu(pid)) is not None)

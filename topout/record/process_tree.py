@@ -58,10 +58,7 @@ def read_thread(pid: int, thread: int) -> tuple[str, int]:
 
 
 def threads_of(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 (ranks do without pathlib)
-    except OSError:
-        return []
+    return [int(name) for name in _names(f"/proc/{pid}/task")]
 
 
 def read_resident_bytes(pid: int) -> int | None:
@@ -79,13 +76,34 @@ def read_io(pid: int) -> dict[str, int]:
     return found
 
 
-def written_bytes(pid: int) -> int:
-    """By a process and all below it: through system calls, and what they made the kernel owe to storage.
+class Writing:
+    """What a process and all below it write, look by look.
 
-    The latter grows in the middle of a long call, too, and by what is written into mapped files.
+    Through system calls, and what they made the kernel owe to storage: the latter grows in the middle of a long call,
+    too, and by what is written into mapped files. The calls of a child that can write to nothing but pipes and files of
+    the process itself do not count: it feeds it, and no file grows by that.
     """
-    counts = [read_io(each) for each in (pid, *descendants(pid))]
-    return sum(found.get("write_bytes", 0) + found.get("storage_write_bytes", 0) for found in counts)
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._last: dict[int, tuple[dict[str, int], bool]] = {}
+        self._num_bytes = 0
+
+    def look(self) -> int:
+        """All bytes so far; only how they grow means something."""
+        shared = {way for _, way in _ways_out(self._pid)}
+        before, self._last = self._last, {}
+        for pid in (self._pid, *descendants(self._pid)):
+            counts, had_own = before.get(pid, ({}, False))
+            has_own = pid == self._pid or any(
+                way not in shared and _is_for_writing(pid, fd) for fd, way in _ways_out(pid)
+            )
+            found = read_io(pid)
+            self._last[pid] = (found, has_own)
+            # who writes one file after the other has none open now and then
+            names = ("storage_write_bytes", "write_bytes") if has_own or had_own else ("storage_write_bytes",)
+            self._num_bytes += sum(max(0, found.get(name, 0) - counts.get(name, 0)) for name in names)
+        return self._num_bytes
 
 
 def descendants(pid: int) -> list[int]:
@@ -102,13 +120,20 @@ def descendants(pid: int) -> list[int]:
 def are_workers(rank_pid: int, pids: list[int]) -> list[int]:
     """Those that may feed the rank: the same interpreter, and none of Python's own servants."""
     interpreter = _executable(rank_pid)
-    return [
-        pid
-        for pid in pids
-        if interpreter is not None
-        and _executable(pid) == interpreter
-        and not any(name in (_read(f"/proc/{pid}/cmdline") or b"") for name in _NOT_WORKERS)
-    ]
+    return [pid for pid in pids if interpreter is not None and _executable(pid) == interpreter and not _is_servant(pid)]
+
+
+def has_company(pid: int) -> bool:
+    """Whether processes below one still run that are ended with its group; Python's own servants do not count."""
+    for each in descendants(pid):
+        values = (_read(f"/proc/{each}/stat") or b"").rpartition(b")")[2].split()
+        if len(values) > 2 and values[0] != b"Z" and int(values[2]) == pid and not _is_servant(each):
+            return True
+    return False
+
+
+def _is_servant(pid: int) -> bool:
+    return any(name in (_read(f"/proc/{pid}/cmdline") or b"") for name in _NOT_WORKERS)
 
 
 def _children(pid: int) -> list[int]:
@@ -118,11 +143,40 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def _ways_out(pid: int) -> list[tuple[str, str]]:
+    """Descriptors of files, pipes and sockets, and what they lead to; not devices, nor files that are deleted."""
+    found = []
+    for fd in _names(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+        except OSError:
+            continue
+        if target.startswith(("pipe:", "socket:")):
+            found.append((fd, target))
+        elif target.startswith("/") and not target.startswith("/dev/") and not target.endswith(" (deleted)"):
+            # one that a fork inherited has its number still; as a program's standard output it has another
+            found.append((fd, f"{fd} {target}"))
+    return found
+
+
+def _is_for_writing(pid: int, fd: str) -> bool:
+    data = _read(f"/proc/{pid}/fdinfo/{fd}") or b""
+    flags = data.partition(b"flags:")[2].split()
+    return bool(flags) and int(flags[0], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
 def _executable(pid: int) -> str | None:
     try:
         return os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
     except OSError:
         return None
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (ranks do without pathlib)
+    except OSError:
+        return []
 
 
 def _read(path: str) -> bytes | None:

@@ -9,6 +9,7 @@ running, unless that still works (`leaving`).
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import os
 import sys
@@ -32,6 +33,9 @@ EXIT_LIMIT_S = 4.0
 
 
 def main(arguments: list[str]) -> int:
+    ended: list[Leaving] = []
+    # registered before all others it runs after them, when those children have gone that an exit handler ends
+    atexit.register(_await_children, ended)
     worker_cores.note_granted()
     preemption.adopt_page()
     jax_cluster.install()
@@ -48,7 +52,7 @@ def main(arguments: list[str]) -> int:
     leaving = _leaving(code, status, recorder)
     if leaving is not None:
         leaving.await_threads()
-    _finish_what_was_begun(status)
+    _finish_what_was_begun(leaving)
     status.send("done", code=code)
     if leaving is not None:
         leaving.watch()
@@ -61,6 +65,7 @@ def main(arguments: list[str]) -> int:
         _leave_process_group()
     if leaving is not None:
         leaving.hand_over()
+        ended.append(leaving)
     return code
 
 
@@ -209,13 +214,20 @@ def _leaving(code: int, status: StatusLine, recorder: Recorder | None) -> Leavin
         return None
 
 
-def _finish_what_was_begun(status: StatusLine) -> None:
-    """As long as it takes: the launcher's limit begins at `done`. After a failure that has begun already."""
+def _finish_what_was_begun(leaving: Leaving | None) -> None:
     begun = sys.modules.get("topout.record.before_leaving")
-    if begun is not None:
-        finishing = threading.Thread(target=begun.finish, daemon=True)
-        finishing.start()
-        finishing.join(EXIT_LIMIT_S / 2 if status.has_told_failure else None)
+    if begun is None:
+        return
+    if leaving is None:
+        begun.finish()
+    else:
+        leaving.finish(begun.finish)
+
+
+def _await_children(ended: list[Leaving]) -> None:
+    """Of a rank that got as far as that: not in a child that the script forked, nor where nothing could be loaded."""
+    for leaving in ended:
+        leaving.await_children()
 
 
 def _leave_process_group() -> None:

@@ -40,6 +40,8 @@ class EventWriter:
         self._num_taken = 0
         self._rows = array("q")
         self._names: dict[str, int] = {}
+        self._naming = threading.RLock()
+        """A signal's handler may bring a name while its thread does."""
         self._num_names_written = 0
         self._blocks: list[bytes] = []
         self.emit = self._rows.extend
@@ -68,7 +70,8 @@ class EventWriter:
     def name_id(self, name: str) -> int:
         found = self._names.get(name)
         if found is None:
-            found = self._names[name] = len(self._names) + 1
+            with self._naming:
+                found = self._names.setdefault(name, len(self._names) + 1)
         return found
 
     def append(self, code: int, start_ns: int, duration_ns: int, value: int, ref: int) -> None:
@@ -96,11 +99,14 @@ class EventWriter:
         """Lets go without writing: what a forked child does, since the file belongs to its parent."""
         del self._rows[:]
         self._blocks.clear()
-        self._file = None
+        self._let_go()
 
     def _take(self) -> list[bytes]:
         """What waits, in blocks; names before the rows that use them."""
-        blocks, self._blocks = self._blocks, []
+        # in place: another thread may be about to add to this list
+        num_blocks = len(self._blocks)
+        blocks = self._blocks[:num_blocks]
+        del self._blocks[:num_blocks]
         # before the names: other threads add some, and rows that use them
         num_values = len(self._rows)
         new_names = list(self._names)[self._num_names_written :]

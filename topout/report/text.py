@@ -4,7 +4,6 @@ Not for machines: `json_report` holds every number. Colour only adds; every mark
 file reads the same.
 """
 
-import shlex
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -90,7 +89,8 @@ def next_command(analysis: Analysis) -> str:
         return f"topout explain {analysis.findings[0].code}"
     if analysis.verdict is not None:
         return f"topout explain {analysis.verdict.name}"
-    return f"topout run {shlex.quote(Path(analysis.script).name)}"
+    # the page says what is missing; how the run was started, and where, an analysis does not know
+    return "topout explain"
 
 
 def percent(share: float) -> str:

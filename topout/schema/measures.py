@@ -7,6 +7,8 @@ window, averaged over ranks, unless a name says otherwise. Growing this file is 
 
 from dataclasses import dataclass, field
 
+from topout.schema.usual_samples import usual_samples
+
 ANALYSIS_VERSION = 1
 
 PHASES = (
@@ -218,7 +220,11 @@ class Serial:
     evaluation_share: float | None = None
     checkpoint_share: float | None = None
     single_rank_share: float | None = None
-    """Share of the time in which one rank evaluates or saves while the others wait."""
+    """Share of the time in which one rank, or at most half of them, evaluates or saves while most others wait."""
+    single_rank_evaluation_share: float | None = None
+    """The part of it in which such a rank evaluates."""
+    num_waiting: float | None = None
+    """Ranks that wait in that part, on average."""
     ranks: tuple[int, ...] = ()
     steps_per_rollout: float | None = None
     """Where evaluations may as well be rollouts: all were told by the mode of a model alone; steps to each of them."""
@@ -244,6 +250,11 @@ class Memory:
     """What the allocation that failed asked for."""
     largest_batch: int | None = None
     """Predicted: the largest per-rank batch that would fit."""
+
+    @property
+    def ran_out_beside_devices(self) -> bool:
+        """On a host whose ranks have their models on devices: these are not what filled it."""
+        return self.ran_out_on == "host" and self.device_total_bytes is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,10 +390,6 @@ class Measures:
     @property
     def rank_samples_per_step(self) -> int | None:
         """Those of its batch, as often as a step takes one; None where the size of a batch was not seen."""
+        batches_per_step = self.step.batches_per_step if self.step is not None else None
         seen = self.step.samples_per_step if self.step is not None else None
-        if not self.input.batch_size:
-            return None
-        usual = self.input.batch_size * ((self.step.batches_per_step if self.step is not None else None) or 1)
-        # smaller ones at the ends of epochs are no other batch; more than it, or far less, come of other loaders
-        is_usual = seen is None or 0.5 * usual <= seen <= 1.05 * usual
-        return usual if is_usual or seen is None else max(1, round(seen))
+        return usual_samples(self.input.batch_size, batches_per_step, seen)

@@ -29,7 +29,7 @@ from topout.study.seen_groups import first_ready, seen_groups
 from topout.study.seen_link import seen_link
 from topout.study.seen_machine import data_place, seen_device, seen_machine
 from topout.study.seen_memory import seen_memory
-from topout.study.seen_pauses import seen_checkpoint, seen_evaluation
+from topout.study.seen_pauses import kept_shares, said_of_shares, seen_checkpoint, seen_evaluation
 from topout.study.seen_samples import num_peers, seen_samples
 from topout.study.stragglers import split_spread
 from topout.study.system import System
@@ -49,6 +49,8 @@ _LEAST_SEEN = 0.1
 """Of the gradients' bytes: messages that come to less are a loss, metrics or statistics of layers."""
 _MOST_HIDDEN = 0.95
 """Of a phase: something of it was computing."""
+_USUAL_FORWARD = 1 / 3
+"""Of forward and backward: each product of forward has two in backward."""
 
 
 @dataclass
@@ -71,22 +73,25 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         )
     notes: list[str] = []
     random = np.random.default_rng(seed)
-    exposed = _exposed(measures, phases, open_run(folder.path)[1], notes)
+    run = open_run(folder.path)[1]
+    exposed = _exposed(measures, phases, run, notes)
     job: dict[str, Any] = {
         "title": folder.path.name,
         "source": "topout calibrate",
         "device": seen_device(measures),
         "calibrated_nodes": measures.environment.num_hosts,
-        "compute": _compute(phases, random, exposed.in_backward_s, loads_itself=measures.input.num_workers == 0),
+        "compute": _compute(phases, random, exposed.in_backward_s, notes, loads_itself=measures.input.num_workers == 0),
         "gradients": _gradients(measures, phases, notes),
         "input": _input(measures, phases, doctor, random, notes),
     }
     samples = job["input"]["samples"] * measures.environment.num_ranks
+    kept = kept_shares(run, phases.tables, notes)
     job |= {
-        "evaluation": seen_evaluation(phases, random, samples, notes),
-        "checkpoint": seen_checkpoint(measures, phases, random, samples),
+        "evaluation": seen_evaluation(phases, random, samples, kept, notes),
+        "checkpoint": seen_checkpoint(measures, phases, random, samples, kept),
         "memory": seen_memory(measures, notes, num_peers(phases.tables)),
     }
+    notes += said_of_shares(kept, job["evaluation"], job["checkpoint"])
     system = seen_machine(measures, doctor, notes)
     if unknown := [name for name in ("inside", "between") if name not in system]:
         link = seen_link(job, system, unknown, notes, exposed_s=exposed.seen_s, step_s=mean(_training_s(phases)))
@@ -163,12 +168,19 @@ def _exposed(measures: Measures, phases: Phases, run: Mapping[str, Any], notes: 
     return _Exposed(seen_s=mean(seconds(phases, ("transfer",))[:, _INNER]))
 
 
-def _compute(phases: Phases, random: np.random.Generator, hidden_s: float, *, loads_itself: bool) -> dict[str, Any]:
+def _compute(
+    phases: Phases, random: np.random.Generator, hidden_s: float, notes: list[str], *, loads_itself: bool
+) -> dict[str, Any]:
     """Without `hidden_s` of backward; with the batches that a rank makes itself, which is work as any other."""
-    loading = ("input",) if loads_itself else ()
-    work = seconds(phases, (*WORK, *loading))[:, _INNER]
-    backward = ranged(seconds(phases, ("backward",))[:, _INNER], mean, random)
-    forward = ranged(seconds(phases, (*_FORWARD, *loading))[:, _INNER], mean, random)
+    loading_s = seconds(phases, ("input",))[:, _INNER] * loads_itself
+    work = seconds(phases, WORK)[:, _INNER] + loading_s
+    forward_s, backward_s = (seconds(phases, names)[:, _INNER] for names in (_FORWARD, ("backward",)))
+    if not (forward_s.any() and backward_s.any()):
+        notes.append("Forward was not told from backward; a third of the two is taken for forward, as usual.")
+        both_s = forward_s + backward_s
+        forward_s, backward_s = _USUAL_FORWARD * both_s, (1 - _USUAL_FORWARD) * both_s
+    backward = ranged(backward_s, mean, random)
+    forward = ranged(forward_s + loading_s, mean, random)
     from_backward_s = min(hidden_s, _MOST_HIDDEN * backward["value"])
     return {
         # sharded models communicate in forward, too
@@ -197,8 +209,8 @@ def _gradients(measures: Measures, phases: Phases, notes: list[str]) -> dict[str
         notes.append("The size of the gradients was not seen; set job.gradients.bytes.")
     if is_unseen and len(phases.tables) > 1:
         notes.append(
-            f"Gradients were not seen to travel; all of them ({found:,.0f} bytes) are taken to in every step. Where "
-            "one sends less, set job.gradients.bytes."
+            f"Less was seen to travel than the gradients; all of them ({found:,.0f} bytes) are taken to in every step. "
+            "Where less is sent (compression, Local SGD), set job.gradients.bytes."
         )
     # how many tensors there are matters to a negotiation only, which torch does not have
     gradients: dict[str, Any] = {"bytes": float(found), "tensors": 1}

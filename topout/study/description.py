@@ -7,6 +7,7 @@ A misspelt key, a wrong kind or an impossible value is an error that names the p
 """
 
 import json
+import shlex
 import tomllib
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
@@ -129,7 +130,7 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
             raise TopoutError(
                 f"{path} is a script, and no description of a {folder[:-1]}.",
                 why="Nothing is run here: seconds and bytes come out of a run that was recorded.",
-                do=f"topout run {path}, then topout calibrate, and name the run folder",
+                do=f"topout run {shlex.quote(str(path))}, then topout calibrate, and name the run folder",
             )
         if name_or_path not in names(folder):
             others = "or a .toml or .json file, or a run folder after topout calibrate"
@@ -155,7 +156,8 @@ def calibration_of(run: Path) -> Path:
     """What `topout calibrate` wrote into a run folder."""
     path = run / CALIBRATION
     if not is_file(path):
-        raise TopoutError(f"{run} has no calibration.", why=f"There is no {CALIBRATION}.", do=f"topout calibrate {run}")
+        do = f"topout calibrate {shlex.quote(str(run))}"
+        raise TopoutError(f"{run} has no calibration.", why=f"There is no {CALIBRATION}.", do=do)
     return path
 
 

@@ -244,7 +244,8 @@ class Ended:
 def start_run(point: Point, options: Sequence[str], script: Sequence[str], runs: Path) -> Ended:
     before = set(runs.glob("*/run.json"))
     mark = secrets.token_hex(8)
-    command = [sys.executable, "-m", "topout", "run", "-q", "-n", str(point.ranks), "--runs", str(runs)]
+    # else a file beside the script could stand in for a module of Python's or topout's
+    command = [sys.executable, "-P", "-m", "topout", "run", "-q", "-n", str(point.ranks), "--runs", str(runs)]
     done = subprocess.run(
         [*command, *options, *point.options, *script, *point.words],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False,

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook
@@ -31,7 +32,7 @@ from topout.train.fused import fuse, has_sparse_gradients
 from topout.train.parallel import data_parallel, fingerprint
 from topout.train.partial_step import check_kind
 from topout.train.place import Place
-from topout.train.wrapped import Wrapped
+from topout.train.wrapped import Wrapped, tell_replaced
 
 if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
@@ -166,9 +167,9 @@ class Context:
     ) -> "Checkpoints":
         """Goes on from the newest good checkpoint in `folder`, where there is one, and saves from then on.
 
-        What `wrap` was given is saved, of a second model as model-2 and so on; `more` names what else is: schedule=,
-        scaler=, anything with a state_dict. Call `step()` of the result after each optimizer step
-        (docs/checkpoints.md).
+        What `wrap` was given is saved, a second model as model-2, a second loader as loader-2 and so on; `more` names
+        what else is: schedule=, scaler=, anything with a state_dict. Call `step()` of the result after each optimizer
+        step (docs/checkpoints.md).
         """
         from topout.train.checkpoint import Checkpoints
 
@@ -209,18 +210,21 @@ class Context:
                 do="leave out overlap_forward=True; early_update=True may stay",
             )
         living = self._living()
-        if len(living) != 1 or living[0].optimizer is None:
+        optimizers = [optimizer for wrapped in living for optimizer in wrapped.optimizers]
+        if len(living) != 1 or len(optimizers) != 1:
             raise TopoutError(
                 "There is no one model and optimizer whose gradients could be watched.",
-                why=f"{len(living)} models were wrapped.",
+                why=f"{counted(len(living), 'model')} and {counted(len(optimizers), 'optimizer')} were wrapped.",
                 do="ctx.wrap(model, optimizer, loader) first; for several, topout.train.noise_scale.NoiseScale each",
             )
+        loaders = living[0].loaders
         return NoiseScale(
             living[0].model,
-            living[0].optimizer,
+            optimizers[0],
             self.place,
             batch_size=batch_size,
-            loader=living[0].loader,
+            # of several, nobody knows which batches make a step
+            loader=loaders[0] if len(loaders) == 1 else None,
             accumulate=accumulate,
             every=every,
             window=window,
@@ -275,29 +279,34 @@ class Context:
         return [overlap for reference in self._overlap_references if (overlap := reference()) is not None]
 
     def _remember(self, **parts: Any) -> None:
-        """In place of what the same model was wrapped with before; what is not given again stays."""
-        living = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
-        former = next((wrapped for wrapped in living if wrapped.is_of(parts["model"])), None)
+        """Beside what the same model was wrapped with before, or in its place; what is not given again stays."""
+        self._wrapped = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
+        former = next((wrapped for wrapped in self._wrapped if wrapped.is_of(parts["model"])), None)
+        number = self._num_wrapped + 1
         if former is None:
-            self._num_wrapped += 1
-            self._wrapped = [*living, Wrapped(self._num_wrapped, **parts)]
+            self._num_wrapped = number
+            self._wrapped.append(Wrapped(number, **parts))
             return
-        for name in ("optimizer", "loader"):
-            parts[name] = getattr(former, name) if parts[name] is None else parts[name]
-        again = Wrapped(former.number, **parts)
-        self._wrapped = [again if wrapped is former else wrapped for wrapped in living]
+        before = former.optimizers
+        if former.add(number, **parts):
+            self._num_wrapped = number
+        replaced = [one for one in before if all(one is not kept for kept in former.optimizers)]
+        if replaced and self.is_first:
+            tell_replaced(replaced, parts["optimizer"])
 
     def _living(self) -> list[Wrapped]:
         """What scripts still have, in the order of wrapping, and the same on all ranks, which call this together."""
-        if self._num_wrapped > 1:
-            # garbage is collected when it suits each rank; a model may become some when its optimizer is gone
-            gc.collect()
-            gc.collect()
+        if self._num_wrapped <= 1:
+            return [wrapped for wrapped in self._wrapped if wrapped.is_alive]
+        # garbage is collected when it suits each rank; a model may become some when its optimizer is gone
+        gc.collect()
+        gc.collect()
         living = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
-        if self._num_wrapped > 1:
-            told = gather([wrapped.number for wrapped in living], self.place)
-            living = [wrapped for wrapped in living if all(wrapped.number in numbers for numbers in told)]
-        return living
+        told = gather([name for wrapped in living for name in wrapped.living()], self.place)
+        everywhere = set.intersection(*map(set, told))
+        for wrapped in living:
+            wrapped.keep(everywhere)
+        return [wrapped for wrapped in living if wrapped.living()[0] in everywhere]
 
     def _average(
         self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | ForwardOverlap | None

@@ -21,6 +21,7 @@ from torch import nn
 
 from topout.epoch.whole_number import whole
 from topout.schema.errors import TopoutError
+from topout.train import left_out
 from topout.train.exchange import gather
 from topout.train.local_sgd import average, average_buffers, broadcast, check_not_wrapped, model_tensors
 from topout.train.place import Place
@@ -51,6 +52,7 @@ class DiLoCo:
         self._outer = torch.optim.SGD(
             self._meeting_point, lr=outer_lr, momentum=outer_momentum, nesterov=outer_momentum > 0
         )
+        left_out.leave_to(self)
 
     def step(self) -> bool:
         """After each step of the inner optimizer; whether the ranks met."""
@@ -85,6 +87,9 @@ class DiLoCo:
             self._outer.zero_grad(set_to_none=True)
             torch._foreach_copy_([parameter.detach() for parameter in self._parameters], self._meeting_point)
         self._has_news = False
+
+    def averaged(self) -> list[nn.Parameter]:
+        return list(self._parameters)
 
     def _resting(self) -> set[int]:
         """Frozen now, and on all ranks what it was when they last met: the outer momentum must not move it on."""

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from topout.epoch.whole_number import whole
 from topout.schema.errors import TopoutError
+from topout.train import left_out
 from topout.train.place import Place
 
 
@@ -40,6 +41,7 @@ class LocalSGD:
         self._learning: set[str] = set()
         self._note_learning()
         broadcast(model_tensors(model), place)
+        left_out.leave_to(self)
 
     def step(self) -> bool:
         """After each `optimizer.step()`; whether the ranks met."""
@@ -62,6 +64,10 @@ class LocalSGD:
             self.bytes_averaged += average(learnt, self.place)
             self.bytes_averaged += average_buffers(self.model, self.place)
         self._has_news = False
+
+    def averaged(self) -> list[nn.Parameter]:
+        """What is frozen now as well: from the step on in which it learns."""
+        return list(self.model.parameters())
 
     def _note_learning(self) -> None:
         """Once and for all: a discriminator is frozen while its generator learns, and all ranks must agree."""

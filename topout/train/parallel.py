@@ -23,14 +23,18 @@ def data_parallel(
 ) -> Any:
     """The model itself in a world of one, or when it needs no averaging; else a DDP module around it."""
     model.to(place.device)
-    if place.world_size == 1 or is_distributed(model):
+    if place.world_size == 1:
+        return model
+    if is_distributed(model):
+        if isinstance(model, DistributedDataParallel):
+            left_out.note_own(model)
         return model
     check_same_model(model, place)
     left_out.watch(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     make = LazyStatistics if _has_statistics_only(model) else DistributedDataParallel
-    return make(
+    ddp = make(
         model,
         device_ids=[place.device] if place.device.type == "cuda" else None,
         process_group=place.group,
@@ -38,6 +42,8 @@ def data_parallel(
         find_unused_parameters=find_unused_parameters,
         bucket_cap_mb=bucket_cap_mb,
     )
+    left_out.made(ddp)
+    return ddp
 
 
 class LazyStatistics(DistributedDataParallel):  # type: ignore[misc]
@@ -106,7 +112,7 @@ def _said(entry: list[Any]) -> str:
 
 
 def _is_sharded(module: Any) -> bool:
-    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters(recurse=False))
+    return any(left_out.is_sharded(parameter) for parameter in module.parameters(recurse=False))
 
 
 def _has_statistics_only(model: Any) -> bool:

@@ -57,6 +57,9 @@ class OwnDraws(DataLoader):  # type: ignore[misc]
 
     def _get_iterator(self) -> Any:
         # torch draws a seed for workers there, also where there are none
+        if torch.empty(0).device.type == "cpu":
+            return super()._get_iterator()
+        # forked workers keep it, and are right to: a GPU that this process uses cannot be used in them
         with torch.device("cpu"):
             return super()._get_iterator()
 

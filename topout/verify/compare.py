@@ -2,6 +2,9 @@
 
     ratio = mean step time of B / mean step time of A, with a 95 % interval
 
+Steps that take other numbers of samples are no equal amount of work: there the time a sample is judged, which is the
+same ratio times samples of A / samples of B.
+
 The interval comes from a circular block bootstrap over steps: neighbouring steps resemble each other (a checkpoint, a
 noisy neighbour), so whole stretches of them are drawn, not single ones. It covers the noise between the steps of these
 two runs; not that of another day or another machine. For that, compare several runs.
@@ -27,6 +30,8 @@ FEWEST_STEPS = 10
 SEED = 20261115
 RESOLUTION_NS = 1.0
 """The clock's; what lies below it is rounding of sums, not a difference."""
+_EPOCH_ENDS = 0.01
+"""What smaller batches at the ends of epochs may make of a mean."""
 _FOURIER_ERROR = 1e-9
 """More than rounding makes of a correlation."""
 
@@ -62,9 +67,14 @@ class Comparison:
     a: str
     b: str
     result: str
-    """`slower`, `faster` (B than A) or `no difference found`"""
+    """`slower`, `faster` (B than A) or `no difference found`, by `judged`"""
     ratio: Estimate
     """Step time of B over that of A; 1.05 is 5 % slower."""
+    sample_ratio: Estimate | None = None
+    """The same of the time a sample, where a step of B takes other numbers of them than one of A."""
+    a_samples_per_step: float | None = None
+    """Of all ranks; None where not known in both runs."""
+    b_samples_per_step: float | None = None
     a_step_ns: float
     b_step_ns: float
     a_num_steps: int
@@ -75,9 +85,19 @@ class Comparison:
     confidence: float = CONFIDENCE
     notes: tuple[str, ...] = ()
 
+    @property
+    def judged(self) -> Estimate:
+        """What says whether B is slower: the time of equal work."""
+        return self.sample_ratio or self.ratio
+
     def is_slower_by(self, threshold_share: float) -> bool:
         """Even the low end of the interval lies beyond the threshold."""
-        return self.ratio.low > 1 + threshold_share
+        return self.judged.low > 1 + threshold_share
+
+
+def is_equal_work(samples: tuple[float, float]) -> bool:
+    """Whether steps of A and of B take as many samples."""
+    return abs(samples[0] - samples[1]) <= _EPOCH_ENDS * max(samples)
 
 
 def compare_steps(
@@ -88,11 +108,15 @@ def compare_steps(
     *,
     phases: tuple[str, ...],
     names: tuple[str, str] = ("A", "B"),
+    samples: tuple[float, float] | None = None,
     seed: int = SEED,
     num_resamples: int = NUM_RESAMPLES,
     notes: tuple[str, ...] = (),
 ) -> Comparison:
-    """Compares step times and the phases inside them; the same seed gives the same intervals."""
+    """Compares step times and the phases inside them; the same seed gives the same intervals.
+
+    `samples` are those of a step of A and of B, over all ranks.
+    """
     for name, steps in zip(names, (a_step_ns, b_step_ns), strict=True):
         _need_steps(name, len(steps))
     random = np.random.default_rng(seed)
@@ -100,12 +124,16 @@ def compare_steps(
     b_means = _resampled_means(b_step_ns, b_phase_ns, random, num_resamples)
     a_step, b_step = float(a_step_ns.mean()), float(b_step_ns.mean())
     ratio = _estimate(b_step / a_step, b_means[:, 0] / a_means[:, 0])
+    sample_ratio = _per_sample(ratio, samples) if samples and not is_equal_work(samples) else None
     a_phase, b_phase = a_phase_ns.mean(axis=0), b_phase_ns.mean(axis=0)
     return Comparison(
         a=names[0],
         b=names[1],
-        result=_result(ratio, RESOLUTION_NS / a_step),
+        result=_result(sample_ratio or ratio, RESOLUTION_NS / a_step),
         ratio=ratio,
+        sample_ratio=sample_ratio,
+        a_samples_per_step=samples[0] if samples else None,
+        b_samples_per_step=samples[1] if samples else None,
         a_step_ns=a_step,
         b_step_ns=b_step,
         a_num_steps=len(a_step_ns),
@@ -178,6 +206,11 @@ def _estimate(value: float, resampled: Steps) -> Estimate:
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(resampled, [tail, 100 - tail])
     return Estimate(value=value, low=float(low), high=float(high))
+
+
+def _per_sample(ratio: Estimate, samples: tuple[float, float]) -> Estimate:
+    times = samples[0] / samples[1]
+    return Estimate(value=times * ratio.value, low=times * ratio.low, high=times * ratio.high)
 
 
 def _result(ratio: Estimate, resolution: float) -> str:

@@ -3,22 +3,38 @@
 Not the statistics: those are in `compare`, on arrays.
 """
 
+import shlex
+from typing import NamedTuple
+
 import numpy as np
 
 from topout.analyze.batches import Trained, trained_on
+from topout.analyze.peers import sample_peers
 from topout.analyze.series import Series, load_series
 from topout.analyze.steps import read_phases
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES
 from topout.schema.run_folder import RunFolder, open_run
-from topout.verify.compare import Comparison, StepPhases, Steps, compare_steps
+from topout.schema.usual_samples import usual_samples
+from topout.verify.compare import Comparison, StepPhases, Steps, compare_steps, is_equal_work
+
+
+class _Run(NamedTuple):
+    series: Series
+    trained: Trained
+    samples_per_step: float | None
+    """Of all ranks."""
 
 
 def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
-    """B against A, over the steady steps of each."""
-    (series_a, trained_a), (series_b, trained_b) = _series(a), _series(b)
-    a_step_ns, a_phase_ns = _steady(series_a)
-    b_step_ns, b_phase_ns = _steady(series_b)
+    """B against A, over the steady steps of each; by the time a sample where a step takes other numbers of them."""
+    run_a, run_b = _read(a), _read(b)
+    a_step_ns, a_phase_ns = _steady(run_a.series)
+    b_step_ns, b_phase_ns = _steady(run_b.series)
+    a_samples, b_samples = run_a.samples_per_step, run_b.samples_per_step
+    samples = (a_samples, b_samples) if a_samples and b_samples else None
+    work = _other_batches(run_a.trained, run_b.trained) if samples is None else _other_samples(samples)
     return compare_steps(
         a_step_ns,
         b_step_ns,
@@ -26,19 +42,30 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
         b_phase_ns,
         phases=PHASES,
         names=(str(a.path), str(b.path)),
-        notes=(*_going(a, b), *_notes(series_a, series_b), *_other_batches(series_a, series_b, trained_a, trained_b)),
+        samples=samples,
+        notes=(*_going(a, b), *_notes(run_a.series, run_b.series, samples), *work),
     )
 
 
-def _series(folder: RunFolder) -> tuple[Series, Trained]:
+def _read(folder: RunFolder) -> _Run:
     series, phases = load_series(folder), read_phases(folder)
     if series is None or phases is None:
         raise TopoutError(
             f"{folder.path} holds no steps to compare.",
             why="no rank completed a step while it was recorded",
-            do=f"topout analyze {folder.path}   says what was measured",
+            do=f"topout analyze {shlex.quote(str(folder.path))}   says what was measured",
         )
-    return series, trained_on(phases)
+    trained = trained_on(phases)
+    return _Run(series, trained, _samples(series, trained, len(sample_peers(phases.tables))))
+
+
+def _samples(series: Series, trained: Trained, num_groups: int) -> float | None:
+    """Of a step on all ranks, `num_groups` of which train on samples of their own; None where no loader was seen."""
+    if trained.batches_per_step is None:
+        return None
+    seen = trained.samples_per_step
+    own = usual_samples(series.batch_size, trained.batches_per_step, seen) or seen
+    return None if own is None else num_groups * own
 
 
 def _steady(series: Series) -> tuple[Steps, StepPhases]:
@@ -63,20 +90,17 @@ def _going(a: RunFolder, b: RunFolder) -> list[str]:
     return [f"{' and '.join(going)} {are} still running; the figures are of what is recorded so far."]
 
 
-def _notes(a: Series, b: Series) -> tuple[str, ...]:
+def _notes(a: Series, b: Series, samples: tuple[float, float] | None) -> tuple[str, ...]:
     notes = []
     if len(a.ranks) != len(b.ranks):
-        notes.append(
-            f"A ran on {len(a.ranks)} ranks and B on {len(b.ranks)}; a step may not be the same amount of work."
-        )
+        work = "; a step may not be the same amount of work" if samples is None else ""
+        notes.append(f"A ran on {counted(len(a.ranks), 'rank')} and B on {len(b.ranks):,}{work}.")
     if set(a.hosts) != set(b.hosts):
         notes.append("A and B ran on different hosts; the difference may be the machine's.")
     if a.has_steps_by_backward != b.has_steps_by_backward:
         told = "A" if a.has_steps_by_backward else "B"
-        notes.append(
-            f"The steps of {told} are told by backward(), those of the other run by optimizers; a step may not be the "
-            "same amount of work."
-        )
+        work = "; a step may not be the same amount of work" if samples is None else ""
+        notes.append(f"The steps of {told} are told by backward(), those of the other run by optimizers{work}.")
     if a.is_split_withheld != b.is_split_withheld:
         told = "A" if a.is_split_withheld else "B"
         notes.append(
@@ -85,20 +109,19 @@ def _notes(a: Series, b: Series) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _other_batches(a: Series, b: Series, trained_a: Trained, trained_b: Trained) -> list[str]:
-    """A sentence where a rank's step takes other samples in B than in A: larger batches, or more of them."""
-    if trained_a.batches_per_step is None or trained_b.batches_per_step is None:
+def _other_samples(samples: tuple[float, float]) -> list[str]:
+    if is_equal_work(samples):
         return []
-    counts = [trained_a.batches_per_step, trained_b.batches_per_step]
-    sizes = [a.batch_size or 1, b.batch_size or 1] if a.batch_size and b.batch_size else [1, 1]
-    if counts[0] * sizes[0] == counts[1] * sizes[1]:
+    each = [f"{number:,.1f}".removesuffix(".0") for number in samples]
+    return [
+        f"A step takes {each[0]} samples in A and {each[1]} in B, over all ranks: B is judged by the time a sample. "
+        "The phases are those of a step."
+    ]
+
+
+def _other_batches(a: Trained, b: Trained) -> list[str]:
+    """A sentence where samples are not known, and a rank's step takes more batches in one run than in the other."""
+    if a.batches_per_step is None or b.batches_per_step is None or a.batches_per_step == b.batches_per_step:
         return []
-    of_size = [f" of {size}" if sizes[0] != sizes[1] else "" for size in sizes]
-    if counts[0] == counts[1]:
-        said = f"A trains on batches{of_size[0]} a rank and B on batches{of_size[1]}"
-    else:
-        each = [f"{num} {'batch' if num == 1 else 'batches'}{own}" for num, own in zip(counts, of_size, strict=True)]
-        said = f"A step of A takes {each[0]} a rank and one of B {each[1]}"
-    rates = [trained.samples_per_s for trained in (trained_a, trained_b)]
-    seen = f" Samples a second: {rates[0]:,.0f} in A, {rates[1]:,.0f} in B." if rates[0] and rates[1] else ""
-    return [f"{said}; a step is not the same amount of work.{seen}"]
+    each = [f"{num} {'batch' if num == 1 else 'batches'}" for num in (a.batches_per_step, b.batches_per_step)]
+    return [f"A step of A takes {each[0]} a rank and one of B {each[1]}; a step is not the same amount of work."]

@@ -11,11 +11,11 @@ import pytest
 
 from tests.feed.staging.packs import contents, course_of, eventually, make_pack
 from topout.epoch.order import BlockShuffled
-from topout.feed.staging.folder import Word
+from topout.feed.staging.folder import Word, try_lock
 from topout.feed.staging.staged_pack import open_staged
 from topout.feed.staging.stager import StagingOptions
 from topout.native.bindings import library
-from topout.packs.damage import DamagedSample
+from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.pack import open_pack
 from topout.packs.pack_view import NativePack
 from topout.schema.errors import TopoutError
@@ -33,6 +33,13 @@ def near(tmp_path):
 
 def total_bytes(folder):
     return sum(path.stat().st_size for path in folder.glob("shard-*.bin"))
+
+
+def is_free(path):
+    lock = try_lock(path)
+    if lock is not None:
+        lock.release()
+    return lock is not None
 
 
 def read_epochs(pack, course, epochs, batch=4):
@@ -66,6 +73,27 @@ def test_a_pack_that_is_open_is_not_taken_for_abandoned(source, near, tmp_path):
         validation.close()
         pack.staging_folder.remove_abandoned(1 << 60)
         assert not validation.staging_folder.path.exists()
+
+
+def test_a_folder_of_which_one_lock_cannot_be_taken_is_left_without_any(source, near):
+    other = near / "other"
+    (other / "readers").mkdir(parents=True)
+    (other / "lock").mkdir()
+    with open_staged(source, root=near) as pack:
+        pack.staging_folder.remove_abandoned(1 << 60)
+    assert (other / "in-use").exists()
+    assert is_free(other / "in-use")
+
+
+def test_a_pack_that_cannot_be_opened_is_not_in_use(source, near):
+    with open_staged(source, root=near) as pack:
+        folder = pack.staging_folder.path
+        assert not is_free(folder / "in-use")
+    with (folder / "index.bin").open("r+b") as index:
+        index.write(bytes(8))
+    with pytest.raises(DamagedPack):
+        open_staged(source, root=near)
+    assert is_free(folder / "in-use")
 
 
 def test_a_pack_that_fits_is_staged_whole_and_is_a_pack(source, near):

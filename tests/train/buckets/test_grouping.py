@@ -40,11 +40,39 @@ def test_a_narrow_link_begins_with_the_first_large_gradient() -> None:
     assert plan(large, GIGABIT)[0] == 1
 
 
-def test_fine_groups_are_of_about_one_size_and_at_most_sixteen_times_alpha() -> None:
+def test_fine_groups_are_of_about_one_size_and_begin_small() -> None:
     link = Link(alpha_s=1.0, bytes_per_s=10.0)
-    # 165 bytes are more than the 160 of one group: two of 82.5
-    assert fine(gradients((50, 0.0), (33, 0.0), (77, 0.0), (5, 0.0)), link) == (2, 4)
-    assert fine(gradients((50, 0.0), (30, 0.0), (77, 0.0), (3, 0.0)), link) == (4,)
+    # 3,200 bytes are twenty groups of 160, whose bytes cost sixteen times alpha; one of them becomes two smaller
+    ends = fine(gradients(*[(1, 0.0)] * 3200), link)
+    sizes = group_bytes(gradients(*[(1, 0.0)] * 3200), ends)
+    assert len(sizes) == 21
+    assert sizes[:2] == (41, 81)
+    assert all(abs(size - 162) <= 1 for size in sizes[2:])
+
+
+def test_where_backward_takes_longer_than_the_link_fine_groups_are_all_of_one_size() -> None:
+    link = Link(alpha_s=1.0, bytes_per_s=10.0)
+    slowly = gradients(*[(1, 0.11 * number) for number in range(3200)])
+    sizes = group_bytes(slowly, fine(slowly, link))
+    assert len(sizes) == 20
+    assert all(abs(size - 160) <= 1 for size in sizes)
+
+
+def test_fine_groups_end_with_whole_gradients() -> None:
+    link = Link(alpha_s=1.0, bytes_per_s=10.0)
+    assert fine(gradients((50, 0.0), (33, 0.0), (77, 0.0), (5, 0.0)), link) == (1, 2, 4)
+    assert fine(gradients((50, 0.0), (30, 0.0), (77, 0.0), (3, 0.0)), link) == (2, 4)
+    # the first gradient alone is more than the first group
+    assert fine(gradients((120, 0.0), (40, 0.0)), link) == (1, 2)
+    assert fine(gradients((160, 0.0)), link) == (1,)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=30), st.floats(1e-7, 1e-3), st.floats(1e5, 1e9))
+def test_fine_groups_hold_every_gradient_once(sizes: list[int], alpha_s: float, bytes_per_s: float) -> None:
+    ends = fine(gradients(*[(size, 0.0) for size in sizes]), Link(alpha_s=alpha_s, bytes_per_s=bytes_per_s))
+    assert list(ends) == sorted(set(ends))
+    assert ends[0] >= 1
+    assert ends[-1] == len(sizes)
 
 
 def test_sizes_of_groups_close_ddps_buckets_exactly_there() -> None:

@@ -3,18 +3,24 @@
 import copy
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from tests.train.checkpoint.conftest import MakeTraining
 from topout.schema.errors import TopoutError
-from topout.train.checkpoint import Checkpoints, files
+from topout.train.checkpoint import Checkpoints, entries, files
+from topout.train.checkpoint.captured import Captured
 from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.writing import Writing
+from topout.train.diloco import DiLoCo
 from topout.train.fused import fuse
+from topout.train.local_sgd import LocalSGD
 from topout.train.place import alone
 
 
@@ -190,6 +196,33 @@ def test_a_full_disk_is_said_once_and_training_goes_on(
     assert steps(tmp_path) == [2, 10]
 
 
+def test_two_threads_may_wait_for_one_checkpoint_that_fails(
+    training: MakeTraining, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after a script's failure: the wait that was begun goes on, and Python's end begins another."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    both_wait, wait = threading.Event(), Writing.wait
+
+    def in_turn(writing: Writing) -> str | None:
+        if threading.current_thread() is other:
+            both_wait.wait(60)
+        else:
+            both_wait.set()
+            other.join(60)
+        return wait(writing)
+
+    monkeypatch.setattr("topout.train.checkpoint.writing.write_image", full)
+    monkeypatch.setattr(Writing, "wait", in_turn)
+    checkpoints = training().take(2).checkpoints
+    other = threading.Thread(target=checkpoints._settle)
+    other.start()
+    checkpoints._settle()
+    assert capfd.readouterr().err.count("was not written") == 1
+
+
 def test_closing_after_a_failure_is_an_error(training: MakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -311,6 +344,9 @@ class Replica(nn.parallel.DistributedDataParallel):
         nn.Module.__init__(self)
         self.module = model
 
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.module(inputs)
+
 
 @pytest.mark.parametrize("were_several", [True, False])
 def test_an_average_of_a_wrapped_model_comes_back_in_any_number_of_ranks(tmp_path: Path, were_several: bool) -> None:
@@ -330,3 +366,50 @@ def test_an_average_of_a_wrapped_model_comes_back_in_any_number_of_ranks(tmp_pat
         restoring.restore()
     (weight,) = [value for name, value in again.named_parameters() if name.endswith("weight")]
     assert (weight == 3.0).all()
+
+
+def test_an_older_checkpoint_of_a_model_with_ddp_inside_comes_back(
+    training: MakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the name that DDP adds, in the model and in the optimizer."""
+
+    def made() -> nn.Module:
+        return nn.Sequential(Replica(nn.Linear(4, 2)), nn.Linear(2, 2))
+
+    plain_names = entries.plain_names
+    with monkeypatch.context() as patch:
+        patch.setattr(entries, "plain_names", lambda module, **_: plain_names(module, as_once=True))
+        first = training(model=made()).take(2).close()
+    again = training(model=made())
+    restored = again.checkpoints.restore()
+    assert restored is not None
+    # once in the model's part, twice in the optimizer's
+    assert (restored.folder / "rank-00000.json").read_text().count('"0.module.weight"') == 3
+    assert len(again.values()) == len(first.values())
+    assert all(map(torch.equal, again.values(), first.values()))
+
+
+@pytest.mark.parametrize("kind", [LocalSGD, DiLoCo])
+def test_where_ranks_train_apart_each_saves_its_own_of_everything(kind: type) -> None:
+    def trained(model: nn.Linear) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, model.in_features)).sum().backward()
+        optimizer.step()
+        return optimizer
+
+    model, critic = nn.Linear(4, 2), nn.Linear(2, 1)
+    inner = trained(model)
+    local = LocalSGD(model, alone()) if kind is LocalSGD else DiLoCo(model, inner, alone())
+    parts = {"model": model, "average": AveragedModel(model), "critic": critic}
+    state = {**parts, "inner": inner, "other": trained(critic)}
+
+    def are_own(state: dict[str, Any]) -> list[bool]:
+        captured = Captured(1)
+        for entry in entries.entries_of(state):
+            entry.capture(captured)
+        # buffers always are
+        named = [name for name in captured.tensors if name.endswith(("weight", "bias", "momentum_buffer"))]
+        return [name.startswith("@1/") for name in named]
+
+    assert are_own(state) == [False] * 10
+    assert are_own({**state, "local": local}) == [True] * 10

@@ -7,6 +7,7 @@ With two ranks and half the batch size, --ddp must come to the same parameters.
 
 import json
 import os
+import pickle
 import sys
 from itertools import islice
 
@@ -198,6 +199,49 @@ class Scaled(DataLoader):
             yield inputs / 2, labels
 
 
+class Turning:
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        inputs, labels = next(self.batches)
+        return 1 - inputs, labels
+
+
+class Turned(DataLoader):
+    """As the loaders of graphs: a method collates, and what workers have sampled becomes a batch in the iterator."""
+
+    def __init__(self, dataset, **options):
+        super().__init__(dataset, collate_fn=self.collate, **options)
+
+    def collate(self, samples):
+        return [torch.stack(values) for values in zip(*samples, strict=True)]
+
+    def _get_iterator(self):
+        return Turning(super()._get_iterator())
+
+
+class TurnedAndScaled(Turned, Scaled):
+    pass
+
+
+def of_own_class(kind):
+    """Each batch passes once through what the class does to it; spawned workers are given the loader."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dataset, _ = data()
+    batches = kind(dataset, batch_size=BATCH_SIZE, sampler=FixedOrder())
+    for inputs, labels in batches:
+        pickle.loads(pickle.dumps(batches)).collate([(inputs, labels)])
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+    return flat(model)
+
+
 def looked_at(is_held):
     """Evaluation of a few batches within the training loop, from a loader of the script's own class."""
     model = make_model()
@@ -241,6 +285,7 @@ if __name__ == "__main__":
     found |= {"closure": closure(), "adversaries": adversaries(), "frozen": frozen(), "evaluated": evaluated()}
     found |= {"partly": partly_evaluating(), "statistics": statistics()}
     found |= {"added": added(), "looked at": looked_at(False), "looked at by turns": looked_at(True)}
+    found |= {"turned": of_own_class(Turned), "turned and scaled": of_own_class(TurnedAndScaled)}
     torch.manual_seed(0)
     dropped = nn.functional.dropout(torch.ones(64))
     found["dropout"] = dropped.tolist()

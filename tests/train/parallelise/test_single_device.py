@@ -12,6 +12,7 @@ from tests.train.horovod.test_script import plain_environment
 
 KINDS = ["plain", "clipped", "clipped by hand", "kept", "accumulated", "scaler", "plateau", "workers"]
 OTHERS = ["closure", "adversaries", "frozen", "partly", "added", "looked at", "looked at by turns"]
+OWN_CLASSES = ["turned", "turned and scaled"]
 SCRIPT = Path(__file__).with_name("single_device.py")
 
 
@@ -41,12 +42,12 @@ def results(tmp_path_factory) -> Results:
     return Results(tmp_path_factory.mktemp("ddp"))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS, *OWN_CLASSES])
 def test_parameters_are_those_of_one_process_with_the_whole_batch(results, kind) -> None:
     torch.testing.assert_close(torch.tensor(results.first[kind]), torch.tensor(results.alone[kind]))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *OTHERS, "evaluated"])
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS, *OWN_CLASSES, "evaluated"])
 def test_replicas_are_equal_to_the_last_bit(results, kind) -> None:
     assert results.first[kind] == results.second[kind]
 

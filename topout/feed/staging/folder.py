@@ -18,7 +18,7 @@ import os
 import shutil
 import stat
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from enum import IntEnum
 from pathlib import Path
 
@@ -163,15 +163,17 @@ class StagingFolder:
         for other in sorted(others, key=lambda path: path.stat().st_mtime):
             if self.free_bytes() >= needed_bytes:
                 return
-            with suppress(OSError):
+            with suppress(OSError), ExitStack() as locks:
                 if any(is_held(reader) for reader in (other / "readers").iterdir()):
                     continue
                 # one that has it open need not read yet
-                locks = [try_lock(other / name) for name in ("in-use", "lock")]
-                if all(locks):
+                for name in ("in-use", "lock"):
+                    lock = try_lock(other / name)
+                    if lock is None:
+                        break
+                    locks.callback(lock.release)
+                else:
                     shutil.rmtree(other, ignore_errors=True)
-                for lock in filter(None, locks):
-                    lock.release()
 
 
 def is_held(path: Path) -> bool:

@@ -167,4 +167,8 @@ def open_staged(
     """Opens a pack at a folder or an address; its index is brought near now, its shards when `follow` is called."""
     origin = origin_of(path)
     folder, manifest, use = bring_metadata(origin, root or default_root())
-    return StagedPack(origin, folder, manifest, use, on_damage=on_damage, repair=repair)
+    try:
+        return StagedPack(origin, folder, manifest, use, on_damage=on_damage, repair=repair)
+    except BaseException:
+        use.release()
+        raise

@@ -30,13 +30,14 @@ RULE = Rule(
     measure="serial.evaluation_share",
     above=0.20,
     # where one rank evaluates alone, EV01 says what to do
-    when=lambda m: (m.serial.single_rank_share or 0) < 0.03,
+    when=lambda m: (m.serial.single_rank_evaluation_share or 0) < 0.03,
     because="{value:.0%} of the time is evaluation, on all ranks[; told by the mode of the model alone, in 1 of "
     "{serial.steps_per_rollout:.0f} steps, as rollouts would be].",
     advise="Evaluate less often (Keras: validation_freq) or on a subset, with a larger batch, and in torch under "
     "torch.inference_mode().",
-    fires_on=Measures(serial=Serial(evaluation_share=0.35, single_rank_share=0.0)),
+    fires_on=Measures(serial=Serial(evaluation_share=0.35, single_rank_evaluation_share=0.0)),
     quiet_on=Measures(
-        environment=Environment(num_ranks=2), serial=Serial(evaluation_share=0.35, single_rank_share=0.30, ranks=(0,))
+        environment=Environment(num_ranks=2),
+        serial=Serial(evaluation_share=0.35, single_rank_evaluation_share=0.30, ranks=(0,)),
     ),
 )

@@ -15,7 +15,8 @@ What to do. In the order of effort:
     torch.distributed.fsdp.fully_shard(model)          parameters and optimizer state spread over ranks
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   when much is reserved and little allocated
 
-On the host, fewer loader workers and a smaller prefetch_factor: each worker holds whole batches.
+On the host, fewer loader workers and a smaller prefetch_factor: each worker holds whole batches. Where
+the model is on a GPU and the host's memory ran out, see ME03.
 
 Not a problem when you were looking for the largest batch.
 
@@ -29,7 +30,7 @@ from topout.schema.measures import Measures, Memory
 RULE = Rule(
     code="ME02",
     title="The job ran out of memory",
-    when=lambda m: m.memory.is_out_of_memory,
+    when=lambda m: m.memory.is_out_of_memory and not m.memory.ran_out_beside_devices,
     because="An allocation[ of {memory.requested_bytes:bytes}] failed[; parameters take {memory.parameter_bytes:bytes}]"
     "[, gradients {memory.gradient_bytes:bytes}][, optimizer state {memory.optimizer_bytes:bytes}].",
     advise="Use a smaller batch per rank[ (predicted to fit: {memory.largest_batch})] with gradient accumulation, bf16 "

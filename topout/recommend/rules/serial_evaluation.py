@@ -1,11 +1,12 @@
-"""One rank evaluates or saves while the others wait.
+"""One rank evaluates while the others wait.
 
 Why it matters. `if rank == 0: evaluate()` is easy to write, and its cost grows with the job: on 64
 ranks, 63 devices idle for as long as one needs for the whole validation set. By Amdahl's law this
 alone caps the speed-up.
 
-How it is measured. The time in which one rank is in an evaluation (a model in evaluation mode, or a
-loader that no backward follows) or in a save while the others wait at their next collective.
+How it is measured. The time in which one rank, or at most half of them, is in an evaluation (a
+model in evaluation mode, or a loader that no backward follows) while most others wait at their next
+collective. Time in which such a rank saves is that of CK01.
 
 What to do. Let every rank evaluate its part and add up the counts:
 
@@ -24,15 +25,21 @@ from topout.schema.measures import Environment, Measures, Serial
 
 RULE = Rule(
     code="EV01",
-    title="One rank evaluates or saves while the others wait",
-    measure="serial.single_rank_share",
+    title="One rank evaluates while the others wait",
+    measure="serial.single_rank_evaluation_share",
     above=0.03,
     when=lambda m: m.environment.num_ranks > 1,
-    because="For {value:.0%} of the time a single rank evaluates or saves, and {others} of "
-    "{environment.num_ranks} ranks wait.",
+    because="For {value:.0%} of the time evaluation runs on a part of the ranks[, and {serial.num_waiting:.0f} of "
+    "{environment.num_ranks} ranks wait for it].",
     advise="Let every rank evaluate its part (DistributedSampler) and all_reduce the counts, or evaluate "
     "from checkpoints.",
     changes=("parallel-evaluation",),
-    fires_on=Measures(environment=Environment(num_ranks=4), serial=Serial(single_rank_share=0.20, ranks=(0,))),
-    quiet_on=Measures(environment=Environment(num_ranks=4), serial=Serial(single_rank_share=0.0)),
+    fires_on=Measures(
+        environment=Environment(num_ranks=4),
+        serial=Serial(single_rank_share=0.20, single_rank_evaluation_share=0.20, num_waiting=3.0, ranks=(0,)),
+    ),
+    quiet_on=Measures(
+        environment=Environment(num_ranks=4),
+        serial=Serial(checkpoint_share=0.05, single_rank_share=0.20, single_rank_evaluation_share=0.0, ranks=(0,)),
+    ),
 )

@@ -51,9 +51,16 @@ def _tap_iter(loader_class: Any, recorder: Recorder, numbers: _IteratorNumbers) 
         start_ns = now_ns()
         iterator = original(self)
         numbers.last += 1
-        iterator._topout_number = numbers.last
-        iterator._topout_left = _batches_left(self, recorder) if share is not None else None
-        iterator._topout_facts = {"batch_size": self.batch_size, "num_workers": self.num_workers}
+        try:
+            iterator._topout_number = numbers.last
+            iterator._topout_left = _batches_left(self, recorder) if share is not None else None
+            iterator._topout_facts = {"batch_size": self.batch_size, "num_workers": self.num_workers}
+        except AttributeError:
+            # a generator, say, that a subclass makes of torch's iterator
+            if share is not None:
+                recorder.note(
+                    "--data-share cannot shorten a loader whose class has an iterator of its own; it was left whole"
+                )
         batch_size = self.batch_size if isinstance(self.batch_size, int) else NOT_GIVEN
         recorder.emit((started, start_ns, 0, batch_size, numbers.last))
         # starting workers is waiting for input, too

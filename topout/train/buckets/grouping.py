@@ -24,6 +24,9 @@ NEAR_ENOUGH = 0.005
 """Of plans whose finishes differ by less than this share the one with fewer groups wins: each is work for the host."""
 FULL_RATE = 16.0
 """A message that takes so many times alpha to carry reaches 16/17 of the bandwidth."""
+FIRST_SHARES = (0.25, 0.5)
+"""Sizes of the first groups beside the others of `fine`, where the link is what takes longest: it stands idle until
+the first one is ready. Elsewhere every group is work for a processor that is busy, and these are no gain."""
 MOST_GROUPS = 64
 MOST_BOUNDARIES = 512
 
@@ -75,21 +78,19 @@ def plan(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:
 
 
 def fine(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:
-    """Groups as small as the link carries at about its full rate and of about one size, whenever gradients are ready.
+    """Groups of about one size, as small as the link carries at about its full rate.
 
-    Hardly later than `plan` where that is right, and no worse where backward takes other times than it was seen to.
+    Where the link takes longer than backward, smaller ones come first. Hardly later than `plan` where that is right,
+    and no worse where backward takes other times than it was seen to.
     """
-    all_bytes = sum(gradient.num_bytes for gradient in gradients)
-    # the last one as large as the others: nothing hides what each costs
-    enough_bytes = all_bytes / math.ceil(all_bytes / (FULL_RATE * link.alpha_s * link.bytes_per_s))
-    ends: list[int] = []
-    held_bytes = 0
-    for number, gradient in enumerate(gradients, start=1):
-        held_bytes += gradient.num_bytes
-        if held_bytes >= enough_bytes or number == len(gradients):
-            ends.append(number)
-            held_bytes = 0
-    return tuple(ends)
+    sizes = np.cumsum([gradient.num_bytes for gradient in gradients])
+    num_full = math.ceil(sizes[-1] / (FULL_RATE * link.alpha_s * link.bytes_per_s))
+    takes_longer_to_carry = gradients[-1].ready_s - gradients[0].ready_s < sizes[-1] / link.bytes_per_s
+    shares = np.cumsum([*(FIRST_SHARES if takes_longer_to_carry else (1.0,)), *[1.0] * (num_full - 1)])
+    # where each group would end if gradients could be divided
+    wanted = shares[:-1] / shares[-1] * sizes[-1]
+    ends = 1 + np.searchsorted(sizes, wanted)
+    return tuple(sorted({*map(int, ends), len(gradients)}))
 
 
 def _boundaries(gradients: Sequence[Gradient]) -> Int64s:

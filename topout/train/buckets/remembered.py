@@ -17,7 +17,8 @@ from topout.train.buckets.grouping import Gradient
 from topout.train.buckets.regroup import Grouping
 from topout.train.link import Link
 
-VERSION = 2
+VERSION = 3
+"""Of the file, and of what the candidates' names stand for."""
 SAME_LINK = 2.0
 """Bandwidths nearer than this factor are of the same link: no two measurements of one are equal."""
 

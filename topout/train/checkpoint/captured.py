@@ -2,7 +2,7 @@
 
     shared   the same tensor on all ranks, or a shard of it: parameters and what an optimizer keeps for them
     own      whatever may differ between ranks: buffers (BatchNorm's statistics under DDP do), other objects' tensors,
-             and all of what ranks train apart (LocalSGD, DiLoCo)
+             and all of the state where ranks train apart (LocalSGD, DiLoCo)
 
 A shared tensor is written once, by any rank that has it; an own one by every rank. After a change of the number of
 ranks all of them take rank 0's own.

@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -93,6 +94,7 @@ class Checkpoints:
         self._place = place
         self._plan: tuple[tuple[Any, ...], Layout] | None = None
         self._writing: Writing | None = None
+        self._settling = threading.Lock()
         self._failure: str | None = None
         self._damaged: list[int] = []
         self._is_begun = False
@@ -229,13 +231,20 @@ class Checkpoints:
 
     def _settle(self) -> None:
         """Waits for the checkpoint in flight, if any, and says once what went wrong with it."""
-        if self._writing is None:
+        writing = self._writing
+        if writing is None:
             return
-        failure, step = self._writing.wait(), self._writing.step
-        self._writing = None
-        if failure is not None and self._failure is None:
-            self._say(f"the checkpoint of step {step} was not written: {failure}; training goes on, older ones stay")
-        self._failure = failure
+        failure, step = writing.wait(), writing.step
+        # a rank that failed leaves while one thread still waits, and waits again in another
+        with self._settling:
+            if self._writing is not writing:
+                return
+            self._writing = None
+            if failure is not None and self._failure is None:
+                self._say(
+                    f"the checkpoint of step {step} was not written: {failure}; training goes on, older ones stay"
+                )
+            self._failure = failure
 
     def _finish(self) -> None:
         self._settle()

@@ -39,12 +39,9 @@ class Entry(Protocol):
 
 def entries_of(state: Mapping[str, Any]) -> list[Entry]:
     """Modules first: an optimizer's state hangs on their parameters' names."""
-    apart = _trained_apart(state)
-    modules = [
-        ModuleEntry(name, part, is_own=not apart.isdisjoint(map(id, part.parameters())))
-        for name, part in state.items()
-        if isinstance(part, nn.Module)
-    ]
+    # where ranks train apart all of it is each one's own: a moving average of their models is as well
+    is_own = any(isinstance(part, (LocalSGD, DiLoCo)) for part in state.values())
+    modules = [ModuleEntry(name, part, is_own=is_own) for name, part in state.items() if isinstance(part, nn.Module)]
     others: list[Entry] = []
     for name, part in state.items():
         if isinstance(part, nn.Module):
@@ -56,18 +53,10 @@ def entries_of(state: Mapping[str, Any]) -> list[Entry]:
                 do="pass an object that has both, or leave it out",
             )
         if isinstance(part, torch.optim.Optimizer) and _is_held(part, modules):
-            held = {id(parameter) for group in part.param_groups for parameter in group["params"]}
-            is_own = not apart.isdisjoint(held)
             others.append(OptimizerEntry(name, part, partial(_names_for, part, modules), is_own=is_own))
         else:
             others.append(ObjectEntry(name, part))
     return [*modules, *others]
-
-
-def _trained_apart(state: Mapping[str, Any]) -> set[int]:
-    """Parameters that each rank trains on its own: they and their momenta are no other rank's."""
-    locals_ = [part for part in state.values() if isinstance(part, (LocalSGD, DiLoCo))]
-    return {id(parameter) for local in locals_ for parameter in local.model.parameters()}
 
 
 def bare(module: nn.Module) -> nn.Module:
@@ -81,10 +70,13 @@ def bare(module: nn.Module) -> nn.Module:
             return module
 
 
-def plain_names(module: nn.Module) -> Callable[[str], str]:
-    """Takes wrappers out of names within `module`: a moving average of a wrapped model has DDP inside."""
-    inside = [f"{name}." for name, part in module.named_modules() if isinstance(part, DistributedDataParallel)]
-    inside.sort(key=len, reverse=True)
+def plain_names(module: nn.Module, *, as_once: bool = False) -> Callable[[str], str]:
+    """Takes wrappers out of names within `module`: a moving average of a wrapped model has DDP inside.
+
+    `as_once`: leaves that one in, as older checkpoints have it.
+    """
+    replicas = [name for name, part in module.named_modules() if isinstance(part, DistributedDataParallel)]
+    inside = [] if as_once else sorted((f"{name}." for name in replicas), key=len, reverse=True)
 
     def plain(name: str) -> str:
         for prefix in inside:
@@ -107,12 +99,14 @@ def _is_held(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> 
     return True
 
 
-def _names_for(optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"]) -> dict[int, str]:
+def _names_for(
+    optimizer: torch.optim.Optimizer, modules: list["ModuleEntry"], *, as_once: bool = False
+) -> dict[int, str]:
     """Names of an optimizer's parameters by id, as they are now: layers are added and replaced in mid-training."""
     names = {
         id(parameter): name if len(modules) == 1 else f"{entry.name}.{name}"
         for entry in reversed(modules)
-        for name, parameter in entry.parameters().items()
+        for name, parameter in entry.parameters(as_once=as_once).items()
     }
     wanted = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     num_missing = sum(number not in names for number in wanted)
@@ -137,8 +131,8 @@ class ModuleEntry:
             )
         self._loaded: OrderedDict[str, Any] = OrderedDict()
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        plain = plain_names(self._module)
+    def parameters(self, *, as_once: bool = False) -> dict[str, nn.Parameter]:
+        plain = plain_names(self._module, as_once=as_once)
         return {plain(name): parameter for name, parameter in self._module.named_parameters()}
 
     def capture(self, into: Captured) -> None:
@@ -152,7 +146,9 @@ class ModuleEntry:
 
     def ask(self, tree: Any, source: Source) -> None:
         state = self._module.state_dict(keep_vars=True)
-        plain = plain_names(self._module)
+        plain, once = plain_names(self._module), plain_names(self._module, as_once=True)
+        if set(map(once, state)) == set(tree):
+            plain = once
         now = {plain(name): (name, value) for name, value in state.items()}
         _check_names(self.name, have=set(now), saved=set(tree))
         self._loaded = OrderedDict()

@@ -19,6 +19,7 @@ from topout.train.own_settings import own_groups
 class OptimizerEntry:
     """`names` says what the parameters are called by id; it is asked each time, since layers may come and go.
 
+    With `as_once` it says what older checkpoints call them.
     `is_own`: every rank trains by itself, so that its momenta are no other rank's.
     """
 
@@ -26,7 +27,7 @@ class OptimizerEntry:
         self,
         name: str,
         optimizer: torch.optim.Optimizer,
-        names: Callable[[], dict[int, str]],
+        names: Callable[..., dict[int, str]],
         *,
         is_own: bool = False,
     ) -> None:
@@ -66,10 +67,10 @@ class OptimizerEntry:
         }
 
     def ask(self, tree: Any, source: Source) -> None:
-        name_of, parameters = self._names(), self._parameters()
-        number_of = {name_of[id(parameter)]: number for number, parameter in enumerate(parameters)}
-        tree = _under_own_names(tree, set(number_of))
+        name_of, tree = self._fitted(tree)
         self._check(tree, name_of)
+        parameters = self._parameters()
+        number_of = {name_of[id(parameter)]: number for number, parameter in enumerate(parameters)}
         state: dict[Any, Any] = {}
         self._rooms = []
         for name, value in tree["state"].items():
@@ -95,6 +96,15 @@ class OptimizerEntry:
                 # torch casts state to the parameter's type: float32 moments of bfloat16 weights would lose bits
                 self.optimizer.state[parameter][key] = kept.to(now.device)
         self._loaded, self._rooms = {}, []
+
+    def _fitted(self, tree: Any) -> tuple[dict[int, str], Any]:
+        """What parameters are called, now or once, and the tree under those names where it can be."""
+        for name_of in (self._names(), self._names(as_once=True)):
+            own = {name_of[id(parameter)] for parameter in self._parameters()}
+            renamed = _under_own_names(tree, own)
+            if own == _saved_names(renamed):
+                return name_of, renamed
+        return self._names(), tree
 
     def _check(self, tree: Any, name_of: dict[int, str]) -> None:
         saved_groups = [set(group["params"]) for group in tree["groups"]]
@@ -125,7 +135,7 @@ class OptimizerEntry:
 
 def _under_own_names(tree: Any, own: set[str]) -> Any:
     """Names begin with their module's where the state has several, and it may have had more or fewer then."""
-    saved = {name for group in tree["groups"] for name in group["params"]}
+    saved = _saved_names(tree)
     (firsts, more), (saved_firsts, saved_more) = _parted(own), _parted(saved)
     if len(saved_firsts) == 1 and saved_more == own:
         rename = {f"{saved_firsts[0]}.{name}": name for name in own}
@@ -135,6 +145,10 @@ def _under_own_names(tree: Any, own: set[str]) -> Any:
         return tree
     groups = [{**group, "params": [rename[name] for name in group["params"]]} for group in tree["groups"]]
     return {**tree, "state": {rename[name]: value for name, value in tree["state"].items()}, "groups": groups}
+
+
+def _saved_names(tree: Any) -> set[str]:
+    return {name for group in tree["groups"] for name in group["params"]}
 
 
 def _listed(names: set[str], most: int = 5) -> str:

@@ -79,13 +79,31 @@ def is_training(loader: Any, session: Session) -> bool:
 
 def _twin(loader: Any, session: Session) -> Any:
     """Past `DataLoader.__setattr__`, which refuses what it does not know."""
-    if _TWIN not in loader.__dict__:
+    held = loader.__dict__.get(_TWIN, _Held())
+    if held.twin is None:
         _check_same_samples(loader, session)
-        # of torch's own class: what the loader's does to batches happens outside, and would happen twice
-        plain = object.__new__(DataLoader)
-        plain.__dict__.update(loader.__dict__)
-        loader.__dict__[_TWIN] = shard(plain, session.place(), seed=session.seed)
-    return loader.__dict__[_TWIN]
+        held.twin = shard(_iterated_plainly(loader), session.place(), seed=session.seed)
+        loader.__dict__[_TWIN] = held
+    return held.twin
+
+
+class _Held:
+    """Left behind where a loader is pickled: spawned workers are given one whose method collates."""
+
+    twin: Any = None
+
+    def __reduce__(self) -> Any:
+        return _Held, ()
+
+
+def _iterated_plainly(loader: Any) -> Any:
+    """What the `__iter__` of its class does to batches happens outside of the twin, and would happen twice."""
+    kind = type(loader)
+    if kind.__iter__ is DataLoader.__iter__:
+        return loader
+    plain: Any = object.__new__(type(kind.__name__, (kind,), {"__iter__": DataLoader.__iter__}))
+    plain.__dict__.update(loader.__dict__)
+    return plain
 
 
 def _check_same_samples(loader: Any, session: Session) -> None:
