@@ -85,6 +85,15 @@ def test_a_full_host_is_not_explained_by_the_device(tmp_path: Path, failure: str
     assert "The largest rank held 4 GiB; the host has 5 GiB." in verdict.evidence
 
 
+def test_a_host_that_holds_what_was_offloaded_is_explained_by_it(tmp_path: Path) -> None:
+    facts = {"parameter_bytes": GIB, "optimizer_bytes": 2 * GIB, "host_state_bytes": 2 * GIB, "batch_size": 8}
+    facts |= {"peak_resident_bytes": 4 * GIB, "peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+    hosts = [{"name": "n01", "memory_bytes": 10 * GIB}]
+    memory, verdict = _measure(tmp_path, KILLED, facts=facts, run={"hosts": hosts})
+    assert (memory.is_offloaded, memory.ran_out_beside_devices, memory.largest_batch) == (True, False, 7)
+    assert verdict is not None and any("What filled it" in sentence for sentence in verdict.evidence)
+
+
 def test_without_a_batch_size_no_batch_is_predicted(tmp_path: Path) -> None:
     facts = {"peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
     assert _measure(tmp_path, facts=facts)[0].largest_batch is None

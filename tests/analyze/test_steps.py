@@ -246,6 +246,14 @@ def test_a_barrier_that_lets_the_device_catch_up_is_no_waiting(followed: range) 
     assert found[:, [PHASE["forward"], PHASE["backward"]]].sum() == 200
 
 
+@pytest.mark.parametrize("lengths", [[2, 38], [2, 38, 20]])
+@pytest.mark.parametrize("followed", [range(6), range(0, 60, 25)])
+def test_a_device_that_the_host_lets_catch_up_every_few_steps_is_never_idle(lengths, followed) -> None:
+    """`loss.item()` in every second or third step: short ones launch only, long ones wait."""
+    found = _followed(lengths * (60 // len(lengths)), {}, followed)
+    assert found[:, PHASE["other"]].sum() <= 0.05 * found.sum()
+
+
 def test_steps_shorter_than_those_followed_hide_no_input() -> None:
     """Following holds a busy host up by 10, and its device with it: the others left nothing behind."""
     found = _followed([30, 30, *[20] * 20], dict.fromkeys(range(22), 10), range(2))

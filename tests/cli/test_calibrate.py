@@ -63,6 +63,14 @@ def test_a_folder_gets_a_file_of_the_usual_name(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "calibration.json").read_text())["version"] >= 1
 
 
+def test_a_run_that_was_chosen_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    steps = [StepPlan(forward=20 * MS, backward=40 * MS, optimizer=MS, samples=32)] * 30
+    build_run(tmp_path / "topout-runs" / "mine", [steps, steps], Plan(run={"status": "finished"}))
+    assert call(["calibrate", "--out", "."]) == 0
+    assert "Run     topout-runs/mine\n" in capsys.readouterr().err
+
+
 def diagnosed(at, host, num_cores):
     """What doctor kept of a host, `at` so many seconds."""
     kept = Path("topout-runs/doctor", host, "doctor.json")
@@ -88,6 +96,15 @@ def test_a_doctor_of_other_hosts_is_left_out_and_said(tmp_path, monkeypatch, cap
     assert not any("login" in note for note in found["notes"])
     assert call(["calibrate", "run", "--out", "three.json", "--doctor", str(login)]) == 0
     assert json.loads((tmp_path / "three.json").read_text())["system"]["cores"] == 2
+
+
+def test_an_older_doctor_that_cannot_be_read_ends_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    diagnosed(2000, "login", 2)
+    diagnosed(1000, "older", 64).write_text("{")
+    os.utime("topout-runs/doctor/older/doctor.json", (1000, 1000))
+    assert written(tmp_path, monkeypatch, "mine.json") == 0
+    assert "The newest topout doctor examined login" in capsys.readouterr().err
 
 
 def test_a_doctor_that_names_no_hosts_is_believed(tmp_path, monkeypatch):

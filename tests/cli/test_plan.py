@@ -148,6 +148,12 @@ def test_the_page_explains_train_py_only_where_it_stands_for_another(tmp_path, c
     assert "stands for your script" in page.read_text()
 
 
+def test_a_batch_that_topout_cannot_set_is_left_to_the_script(tmp_path, capsys):
+    """No loader of torch's was seen, and none was given --batch: the job would end after its first step."""
+    line = planned(tmp_path, capsys, {"spec": {"script": "fit.py"}}, "--what-if", "input.samples=128")
+    assert line.rpartition(":00")[2] == " fit.py"
+
+
 def test_a_what_if_that_is_so_already_is_said(capsys):
     words = ["plan", "resnet50-v100", "--system", "summit", "--samples", "1e6", "--nodes", "1,2"]
     assert call([*words, "--what-if", "input.samples=256"]) == 0

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -57,6 +58,28 @@ def test_what_is_still_being_written_is_written_to_its_end(run_topout, tmp_path,
     done = run_topout(["run", "-n", 1, "-q", "--no-report", *flags, "train.py"])
     assert done.code == 0, done.stderr
     assert (tmp_path / "saved").stat().st_size == 1_200_000
+
+
+FORGETS = """
+import atexit, subprocess, sys, time
+metrics = open("metrics.csv", "w")
+metrics.write("1,2")  # the interpreter writes it when it ends
+idle = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+writes = "import time\\nwith open('copied', 'wb') as f:\\n for _ in range(300): f.write(bytes(99999)); time.sleep(0.1)"
+subprocess.Popen([sys.executable, "-c", writes], start_new_session=True)
+atexit.register(time.sleep, 3)
+print(time.time(), flush=True)
+"""
+
+
+def test_an_idle_program_costs_seconds_and_no_file(run_topout, tmp_path):
+    """Not even beside one that outlives the rank and goes on writing."""
+    (tmp_path / "train.py").write_text(FORGETS)
+    done = run_topout(["run", "-n", 1, "-q", "--no-report", "train.py"])
+    ended_s = time.time()
+    assert done.code == 0, done.stderr
+    assert (tmp_path / "metrics.csv").read_text() == "1,2"
+    assert ended_s - float(done.stdout) < 15
 
 
 def notes_of(tmp_path) -> list[str]:
@@ -246,6 +269,24 @@ def test_a_thread_that_hardly_computes_is_waited_for_a_while_alone(monkeypatch):
     with Burning(0.15) as burning:
         left().await_threads()
         assert not burning.is_over.is_set()
+
+
+def test_children_that_compute_beside_an_idle_thread_have_the_minute_alone(monkeypatch):
+    monkeypatch.setattr(leaving, "_COMPUTING_LIMIT_S", 2.0)
+    with Burning(0.0) as idle, subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        left().await_threads()
+        assert not idle.is_over.is_set()
+        child.kill()
+
+
+def test_an_inherited_file_that_gets_on_is_a_way_out(tmp_path):
+    writing = Writing(os.getpid())
+    with open(tmp_path / "out", "wb", buffering=0) as file:
+        way = f"{file.fileno()} {file.name}"
+        is_out = [writing._leads_out(os.getpid(), str(file.fileno()), way, {way})]
+        file.write(b"x")
+        is_out.append(writing._leads_out(os.getpid(), str(file.fileno()), way, {way}))
+    assert is_out == [False, True]
 
 
 def test_a_thread_that_computes_hard_may_train_and_is_never_cut(monkeypatch):

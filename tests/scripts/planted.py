@@ -1,7 +1,8 @@
 """Loops with a known fault: each keeps its own stamps of the time it planted, step by step.
 
 Usage: planted.py FAULT FOLDER. Writes FOLDER/stamps-RANK.json: for each step the seconds from the end of the last
-optimizer step to the end of this one, and the seconds of them that were planted.
+optimizer step to the end of this one, the seconds of them that were planted, and when its last gradient was there, by
+a clock that all ranks of a host share.
 """
 
 import json
@@ -198,6 +199,8 @@ def main():
     model = nn.parallel.DistributedDataParallel(net) if WORLD > 1 and not by_hand else net
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches, stamps, last = iter(make_loader()), [], time.perf_counter()
+    arrivals = []
+    net.first.weight.register_hook(lambda _: arrivals.append(time.perf_counter()))
     for step in range(STEPS):
         start = time.perf_counter()
         x = next(batches)
@@ -210,7 +213,8 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
         now = time.perf_counter()
-        stamps.append({"step_s": now - last, "planted_s": planted_s + stamps_between(stamps)})
+        planted_s += stamps_between(stamps)
+        stamps.append({"step_s": now - last, "planted_s": planted_s, "arrived_s": arrivals[-1]})
         last = now
         between_steps(net, step)
     FOLDER.mkdir(exist_ok=True)

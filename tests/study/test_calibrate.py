@@ -202,6 +202,18 @@ def test_epochs_and_evaluations_of_shortened_loaders_are_as_much_longer(tmp_path
     assert ("are taken to last 20 times as long" in notes) == (evaluation_by == "loader")
 
 
+def test_a_loader_that_was_only_tried_feeds_no_evaluation(tmp_path):
+    """`next(iter(loader))` before training, for a summary of the model."""
+    short = {"evaluation_by": "row", "run": {"spec": {"data_share": 0.05}}}
+    folder = paused(tmp_path / "run", [(20, 0)], 10, **short)
+    rows = Rows()
+    rows.names = [""]
+    for kind in (Kind.LOADER, Kind.INPUT):
+        rows.add(kind, START_NS - 5 * MS, value=0, ref=TRAINING_LOADER + 1)
+    folder.events(0).write_bytes(folder.events(0).read_bytes() + b"".join(rows.blocks({})))
+    assert not any("Evaluations had" in note for note in calibrate(folder).notes)
+
+
 def test_loaders_that_a_share_left_whole_are_taken_as_they_came(tmp_path):
     run = {"spec": {"data_share": 0.05}}
     whole = {"notes": ["--data-share needs a loader with a length"]}

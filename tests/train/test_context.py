@@ -602,14 +602,14 @@ model, optimizer, labelled = ctx.wrap(net, optimizer, labelled, compress="powers
 compressed = parts().get("compression")
 model, unlabelled = ctx.wrap(model, loader=unlabelled)
 both = parts()
-said = {"names": list(both), "loaders": both["loader"] is labelled and both["loader-2"] is unlabelled}
+said = {"names": list(both), "loaders": both["loader"] is labelled and both["loader+2"] is unlabelled}
 said["compression"] = both.get("compression") is compressed
 model, labelled = ctx.wrap(model, loader=labelled)
 said["given again"] = list(parts())
 second = torch.optim.Adam(net[1].parameters())
 model, second = ctx.wrap(model, second)
 both = parts()
-said["optimizers"] = both["optimizer"] is optimizer and both["optimizer-3"] is second
+said["optimizers"] = both["optimizer"] is optimizer and both["optimizer+2"] is second
 if ctx.is_first:
     # gone on the others
     kept = unlabelled
@@ -632,15 +632,42 @@ def test_what_the_same_model_is_wrapped_with_again_is_kept_too_until_it_is_dropp
         assert ended.code == 0, ended.stderr
         said = ended.said
         compression = ["compression"] if num_ranks > 1 else []
-        assert said["names"] == ["model", "optimizer", "loader", "loader-2", *compression]
+        assert said["names"] == ["model", "optimizer", "loader", "loader+2", *compression]
         assert said["given again"] == said["names"]
         assert said["loaders"] and said["compression"] and said["optimizers"]
-        left = ["loader"] if num_ranks > 1 else ["loader", "loader-2"]
+        left = ["loader"] if num_ranks > 1 else ["loader", "loader+2"]
         assert said["dropped"] == ["model", "optimizer", *left, *compression]
         assert said["anew"] == ["model", "optimizer", *left]
-        assert said["another model"] == [*said["anew"], "model-4"]
+        assert said["another model"] == [*said["anew"], "model-2"]
         told = "the model was wrapped anew: SGD takes the place of Adam in checkpoints"
         assert ended.stderr.count(told) == (rank == 0)
+
+
+def test_a_loader_of_a_phase_that_is_over_gives_its_name_to_the_next(tmp_path):
+    """Though the script still has the checkpoints of that phase, which are closed."""
+    import torch
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    ctx = Context(alone())
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for phase in range(3):
+        loader = torch.utils.data.DataLoader(torch.ones(4, 2), batch_size=2)
+        model, optimizer, loader = ctx.wrap(net, optimizer, loader)
+        with ctx.checkpoint(tmp_path / str(phase)) as checkpoints:
+            next(iter(loader))
+            optimizer.step()
+            checkpoints.step()
+        (wrapped,) = ctx._living()
+        assert wrapped.parts() == {"model": model, "optimizer": optimizer, "loader": loader}
+    # a closed one still saves what the script has
+    optimizer.step()
+    checkpoints.step()
+    checkpoints.save()
+    checkpoints.close()
+    assert sorted(path.name for path in (tmp_path / "2").glob("step-*"))[-1].endswith("2")
 
 
 def test_an_optimizer_for_other_layers_stays_when_the_model_is_wrapped_anew(capsys):
@@ -657,7 +684,7 @@ def test_an_optimizer_for_other_layers_stays_when_the_model_is_wrapped_anew(caps
     net[0].requires_grad_(True)
     model, trunk = ctx.wrap(net, torch.optim.SGD(net[0].parameters(), 0.1))
     (wrapped,) = ctx._living()
-    assert wrapped.parts() == {"model": model, "optimizer": head, "optimizer-2": trunk}
+    assert wrapped.parts() == {"model": model, "optimizer": head, "optimizer+2": trunk}
     assert capsys.readouterr().err == ""
     with pytest.raises(TopoutError, match="no one model and optimizer") as raised:
         ctx.noise_scale()

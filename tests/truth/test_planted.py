@@ -29,6 +29,8 @@ class Planted:
     planted_at: int = 0
     """Rank that planted it."""
     culprit: int | None = None
+    is_lateness: bool = False
+    """Its share is by how much the planting rank comes later than the other, whatever else made it late."""
     least: float = 0.1
     """Share of its steps that it must have planted at the least."""
 
@@ -36,7 +38,7 @@ class Planted:
 FAULTS = {
     "decode": Planted("input-decode", found_in=("input",)),
     "backward-straggler": Planted(
-        "load-imbalance", num_ranks=2, phase="backward", found_in=("wait",), planted_at=1, culprit=1
+        "load-imbalance", num_ranks=2, phase="backward", found_in=("wait",), planted_at=1, culprit=1, is_lateness=True
     ),
     "serial-evaluation": Planted("serial-phase", num_ranks=2, phase="evaluation", found_in=("evaluation",), culprit=0),
     "checkpoint": Planted("serial-phase", phase="checkpoint", found_in=("checkpoint",)),
@@ -95,16 +97,25 @@ def test_a_throttled_collective_is_named_and_its_share_recovered(run_topout, tmp
 def run_once(
     run_topout: RunTopout, fault: str, planted: Planted, folder: Path, before: Sequence[str] = ()
 ) -> tuple[dict, float, float]:
-    """(analysis, share found, share planted) of one run."""
+    """(analysis, share found, share by the script's own stamps) of one run."""
     words = ["run", "-n", planted.num_ranks, "--runs", folder / "runs", SCRIPT, fault, folder / "own"]
     done = run_topout(words, before=before)
     assert done.code == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
     analysis = json.loads((run / "analysis.json").read_text())
     window = analysis["measures"]["window"]
-    stamps = json.loads((folder / "own" / f"stamps-{planted.planted_at}.json").read_text())
-    steady = stamps[window["first_step"] : window["last_step"] + 1]
-    share = sum(step["planted_s"] for step in steady) / sum(step["step_s"] for step in steady)
+
+    def steady(rank: int) -> list[dict]:
+        stamps = json.loads((folder / "own" / f"stamps-{rank}.json").read_text())
+        return stamps[window["first_step"] : window["last_step"] + 1]
+
+    own = steady(planted.planted_at)
+    whole_s = sum(step["step_s"] for step in own)
+    share = sum(step["planted_s"] for step in own) / whole_s
+    assert share > planted.least, "the fault was not planted"
+    if planted.is_lateness:
+        pairs = zip(own, steady(planted.found_at), strict=True)
+        share = sum(max(0.0, late["arrived_s"] - early["arrived_s"]) for late, early in pairs) / whole_s
     shares = analysis["measures"]["ranks"][planted.found_at]["shares"]
     return analysis, sum(shares[phase] for phase in planted.found_in), share
 
@@ -120,7 +131,6 @@ def run_until_told(
         own = folder / str(len(runs))
         own.mkdir()
         analysis, found, truth = run_once(run_topout, fault, planted, own, before)
-        assert truth > planted.least, "the fault was not planted"
         is_right = is_named(analysis["verdict"], planted.verdict, planted.phase, culprits)
         runs.append((abs(found - truth) if is_right else 1.0, analysis["verdict"]))
     return runs

@@ -12,6 +12,7 @@ from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.schema.errors import TopoutError
 from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
+from topout.verify import runs
 from topout.verify.compare import FEWEST_STEPS, NUM_RESAMPLES, block_length, compare_steps
 from topout.verify.runs import compare_runs
 
@@ -273,6 +274,22 @@ def test_ranks_that_share_their_samples_count_them_once(tmp_path):
     found = compare_runs(one, two)
     assert (found.b_samples_per_step, found.sample_ratio, found.result) == (64, None, "faster")
     assert found.notes == ("A ran on 1 rank and B on 2.",)
+
+
+def test_one_rank_that_loads_for_two_counts_its_samples_once(tmp_path):
+    plain = {"forward": 5 * int(MS), "backward": 5 * int(MS)}
+    loading, fed = [StepPlan(**plain, samples=128)] * 20, [StepPlan(**plain, samples=0)] * 20
+    two = build_run(tmp_path / "two", [loading, fed], Plan(facts={"batch_size": 128})).folder
+    found = compare_runs(trained(tmp_path / "one", ms=10, size=128), two)
+    assert (found.a_samples_per_step, found.b_samples_per_step, found.sample_ratio) == (128, 128, None)
+
+
+def test_samples_of_loops_whose_computing_is_not_seen_are_not_counted(tmp_path, monkeypatch):
+    """Any loader might be that of an evaluation."""
+    monkeypatch.setattr(runs, "computes_unseen", lambda table: "jax_version" in table.facts)
+    a, b = trained(tmp_path / "a", ms=10, size=32), trained(tmp_path / "b", ms=10, size=64, facts={"jax_version": "1"})
+    found = compare_runs(a, b)
+    assert (found.b_samples_per_step, found.sample_ratio) == (None, None)
 
 
 def test_smaller_batches_at_the_ends_of_epochs_are_no_other_batch(tmp_path):

@@ -22,8 +22,6 @@ _HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
 _SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
 _MOST_STEPS_AHEAD = 32
 """A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
-_KEEPS_PACE = 0.9
-"""A host that takes this share of the device's time for a step waits for it in every one, or is waited for."""
 
 
 def runs_ahead(table: RankTable) -> bool:
@@ -79,10 +77,15 @@ def _worked_ns(host_ns: Int64s, left_ns: Int64s, busy_ns: Int64s, is_followed: B
 def _unseen_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> Int64s:
     """[steps]: what the device had to do in steps that were not followed."""
     usual_ns = _usual_ns(busy_ns, free_ns, is_followed)
-    if not is_followed.all() and np.median(free_ns[~is_followed]) >= _KEEPS_PACE * usual_ns:
+    if not is_followed.all() and _keeps_pace(free_ns[~is_followed], usual_ns):
         # nothing is left behind then; steps differ, and their differences from the usual would add up to a lag
         return np.minimum(free_ns, usual_ns)
     return np.full_like(free_ns, usual_ns)
+
+
+def _keeps_pace(free_ns: Int64s, usual_ns: int) -> bool:
+    """Whether the host waits for its device in every step, or is what it waits for: in none is it far ahead."""
+    return bool(np.median(free_ns) >= 0.9 * usual_ns and np.mean(free_ns < 0.5 * usual_ns) < 0.1)
 
 
 def _usual_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> int:

@@ -48,6 +48,8 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         gradient_bytes=parts["gradient_bytes"],
         optimizer_bytes=parts["optimizer_bytes"],
         is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
+        is_offloaded=device_total is not None
+        and (_largest(tables, "host_state_bytes") or 0) > 0.1 * sum(value or 0 for value in parts.values()),
         is_out_of_memory=is_out,
         ran_out_on=ran_out_on,
         requested_bytes=requested,

@@ -40,6 +40,8 @@ def calibrate(run: Path | None = None, /, *, doctor: Path | None = None, out: Pa
     document = {"version": CALIBRATION_VERSION, "job": found.job, "system": found.system, "notes": notes}
     write_file(target, encode(document), "--out calibration.json")
     print(target)
+    if run is None:
+        print(f"Run     {folder.path}", file=sys.stderr)
     for note in notes:
         print(f"Note    {note}", file=sys.stderr)
     named = shlex.quote(str(target))

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from topout.cli.page_files import check_file, check_page, write_file, write_page
 from topout.cli.plan_page import plan_page
-from topout.cli.plan_request import Planned, options_of, request, script_of
+from topout.cli.plan_request import Planned, left_to_script, options_of, request, script_of
 from topout.cli.plan_text import plan_text
 from topout.cli.plan_work import look_into_run, of_epochs, of_target
 from topout.cli.what_ifs import apply_all
@@ -114,13 +114,13 @@ def plan(
         run_batch=seen.batch,
         meshes=meshes,
     )
-    if found.mesh is None:
-        found = replace(found, mesh=propose(described, machine, max(counts), work))
+    found = found if found.mesh else replace(found, mesh=propose(described, machine, max(counts), work))
     _write_mesh(found, mesh)
     of_mesh = found.mesh.notes if found.mesh else ()
+    options = options_of(seen.run, before, Planned(described, machine), seen.loader_batch, is_mesh=bool(meshes))
+    changed += left_to_script(seen.run, before.job, described, options)
     notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts)]
     title = f"{described.value.title} on {machine.value.title}"
-    options = options_of(seen.run, before, Planned(described, machine), seen.loader_batch, is_mesh=bool(meshes))
     line = request(found, script_of(seen.run), options, deadline=deadline)
     _tell(found, title, line, critical, notes, json=json)
     if page is not None:

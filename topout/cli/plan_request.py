@@ -73,6 +73,16 @@ def options_of(
     ]
 
 
+def left_to_script(
+    run: Mapping[str, Any], before: Ranged[Job], after: Ranged[Job], options: Sequence[str]
+) -> list[str]:
+    """What was planned with and `options` cannot say."""
+    is_same = after.value.input.samples == before.value.input.samples
+    if not run or is_same or "--batch" in options:
+        return []
+    return ["The batch of the what-if is the script's to set, by an option of its own."]
+
+
 def _needs_ranks(spec: Mapping[str, Any], before: System, after: System) -> bool:
     """Whether `topout run` on such nodes might by itself start other ranks than were planned."""
     # a number of all ranks, which topout.toml may say too, is that of the nodes it was recorded on
@@ -83,12 +93,11 @@ def _needs_ranks(spec: Mapping[str, Any], before: System, after: System) -> bool
 
 
 def _changed_batch(before: Job, after: Job, loader_batch: int | None) -> int | None:
-    """Of one rank's loader, where a what-if has changed the samples of a step."""
-    if after.input.samples == before.input.samples:
+    """Of one rank's loader, where a what-if has changed the samples of a step; else the script has its own option."""
+    if loader_batch is None or after.input.samples == before.input.samples:
         return None
     # a step may have several batches, and peers of a mesh share one: as many times the run's as there are samples
-    usual = loader_batch or before.input.samples / before.input.batches
-    return max(1, round(usual * after.input.samples / before.input.samples))
+    return max(1, round(loader_batch * after.input.samples / before.input.samples))
 
 
 def _is_of_processors(device: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import read_tables
 from topout.schema.errors import TopoutError
+from topout.schema.event import Kind
 from topout.schema.measures import Measures
 from topout.schema.run_folder import RunFolder, is_file, is_folder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
@@ -32,7 +33,7 @@ class Seen:
     critical: CriticalBatch | None = None
     losses: Path | None = None
     loader_batch: int | None = None
-    """What one rank's loader hands out at a time."""
+    """What one rank's loader hands out at a time, where `--batch` can set it."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """run.json: what it was told."""
 
@@ -49,14 +50,22 @@ def look_into_run(job: str) -> Seen:
     noise = measures.noise_scale
     batch = noise.batch_size if noise else _batch(measures, RunFolder(folder))
     probe, losses = folder / FILE, folder / LOSSES
+    run = open_run(folder)[1]
     return Seen(
         job=str(path),
         batch=batch,
         critical=from_probe(probe) if is_file(probe) else from_noise_scale(noise),
         losses=losses if is_file(losses) else None,
-        loader_batch=measures.input.batch_size,
-        run=open_run(folder)[1],
+        loader_batch=measures.input.batch_size if _takes_batch(run, RunFolder(folder)) else None,
+        run=run,
     )
+
+
+def _takes_batch(run: Mapping[str, Any], folder: RunFolder) -> bool:
+    """Whether `--batch` was taken, or a loader of torch's was seen that has a batch."""
+    spec = run.get("spec")
+    was_set = isinstance(spec, dict) and spec.get("batch") is not None
+    return was_set or any((table.value[table.rows(Kind.LOADER)] > 0).any() for table in read_tables(folder))
 
 
 def _batch(measures: Measures, folder: RunFolder) -> int | None:

@@ -19,8 +19,8 @@ from topout.record.clock import now_ns
 from topout.record.process_tree import (
     WORTH_WAITING_BYTES,
     Writing,
+    company,
     descendants,
-    has_company,
     read_cpu,
     read_thread,
     threads_of,
@@ -141,14 +141,15 @@ class Leaving:
             return
         self._look()
         hard = Effort(_HARD_SHARE)
-        hard.is_made(time.monotonic(), _cpu_ns())
+        hard.is_made(time.monotonic(), time.process_time_ns())
         num_steps = self._num_steps()
         while has_own_threads() and self._patience.quiet_s(time.monotonic()) < self._limit_s / 2:
             look_at_s = time.monotonic() + _LOOK_S
             while has_own_threads() and time.monotonic() < look_at_s:
                 time.sleep(_PAUSE_S)
             before, num_steps = num_steps, self._num_steps()
-            is_hard = hard.is_made(time.monotonic(), _cpu_ns())
+            # of all threads, since a library's may do the work; children alone have the minute
+            is_hard = hard.is_made(time.monotonic(), time.process_time_ns())
             if num_steps > before or (is_hard and num_steps == 0 and self._is_good):
                 self._patience.renew(time.monotonic())
             else:
@@ -175,11 +176,23 @@ class Leaving:
 
     def await_children(self) -> None:
         """Programs that were started and not waited for: a copy, say. To be called when all exit handlers are done."""
-        begun_s = now_s = time.monotonic()
-        while has_company(os.getpid()) and min(self._patience.quiet_s(now_s), now_s - begun_s) < self._limit_s / 2:
+        own, now_s = os.getpid(), time.monotonic()
+        if not self._is_good or not company(own):
+            return
+        patience, writing = Patience(now_s), Writing(own, company)
+        self._stay(now_s)
+        while (pids := company(own)) and patience.quiet_s(now_s) < self._limit_s / 2 and not patience.is_spent(now_s):
+            doings = Doings(written_bytes=writing.look(), cpu_ns=_cpu_ns(pids), is_held=False)
+            if patience.look(now_s, doings):
+                self._stay(now_s)
             # looking more often would be work that is waited for
             time.sleep(_LOOK_S / 2)
             now_s = time.monotonic()
+
+    def _stay(self, now_s: float) -> None:
+        """Whoever ends quiet ranks must not come while the interpreter still has to end."""
+        self._patience.renew(now_s)
+        self._status.send("working")
 
     def _end_when_quiet(self) -> None:
         at_least_until_s = time.monotonic() + self._limit_s / 2
@@ -230,7 +243,7 @@ class Leaving:
             waited_for.append(threading.main_thread())
         return Doings(
             written_bytes=self._writing.look(),
-            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + _cpu_below_ns(),
+            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + _cpu_ns(descendants(own)),
             is_held=any(read_thread(own, thread)[0] == "D" for thread in threads_of(own)),
         )
 
@@ -248,10 +261,5 @@ def _is_rehearsal_over(recorder: Recorder | None) -> bool:
     return recorder is not None and steps is not None and recorder.num_steps >= steps
 
 
-def _cpu_ns() -> int:
-    """Of all threads, since a library's may do the work, and of all children: loader workers count for a training."""
-    return time.process_time_ns() + _cpu_below_ns()
-
-
-def _cpu_below_ns() -> int:
-    return sum(found.own_ns for pid in descendants(os.getpid()) if (found := read_cpu(pid)) is not None)
+def _cpu_ns(pids: list[int]) -> int:
+    return sum(found.own_ns for pid in pids if (found := read_cpu(pid)) is not None)

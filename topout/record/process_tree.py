@@ -4,9 +4,15 @@ The kernel adds what a child used to its parent once it is reaped, so sums over 
 for workers that have come and gone. Linux alone.
 """
 
+from __future__ import annotations
+
 import os
 
 from topout.schema.light_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -80,30 +86,40 @@ class Writing:
     """What a process and all below it write, look by look.
 
     Through system calls, and what they made the kernel owe to storage: the latter grows in the middle of a long call,
-    too, and by what is written into mapped files. The calls of a child that can write to nothing but pipes and files of
-    the process itself do not count: it feeds it, and no file grows by that.
+    too, and by what is written into mapped files. The calls of a child that can write to nothing but pipes of the
+    process itself, or files of its that do not grow, do not count: it feeds it. `below` says which processes count.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, below: Callable[[int], list[int]] | None = None) -> None:
         self._pid = pid
+        self._below = below or descendants
         self._last: dict[int, tuple[dict[str, int], bool]] = {}
+        self._positions: dict[tuple[int, str], int] = {}
         self._num_bytes = 0
 
     def look(self) -> int:
         """All bytes so far; only how they grow means something."""
         shared = {way for _, way in _ways_out(self._pid)}
         before, self._last = self._last, {}
-        for pid in (self._pid, *descendants(self._pid)):
+        for pid in (self._pid, *self._below(self._pid)):
             counts, had_own = before.get(pid, ({}, False))
-            has_own = pid == self._pid or any(
-                way not in shared and _is_for_writing(pid, fd) for fd, way in _ways_out(pid)
-            )
+            has_own = pid == self._pid or any(self._leads_out(pid, fd, way, shared) for fd, way in _ways_out(pid))
             found = read_io(pid)
             self._last[pid] = (found, has_own)
             # who writes one file after the other has none open now and then
             names = ("storage_write_bytes", "write_bytes") if has_own or had_own else ("storage_write_bytes",)
             self._num_bytes += sum(max(0, found.get(name, 0) - counts.get(name, 0)) for name in names)
         return self._num_bytes
+
+    def _leads_out(self, pid: int, fd: str, way: str, shared: set[str]) -> bool:
+        """Whether a child can write there for others than the process; a file that it inherited, where it gets on."""
+        flags, position = _opened(pid, fd)
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return False
+        if way not in shared:
+            return True
+        before, self._positions[pid, fd] = self._positions.get((pid, fd), position), position
+        return before != position
 
 
 def descendants(pid: int) -> list[int]:
@@ -123,13 +139,14 @@ def are_workers(rank_pid: int, pids: list[int]) -> list[int]:
     return [pid for pid in pids if interpreter is not None and _executable(pid) == interpreter and not _is_servant(pid)]
 
 
-def has_company(pid: int) -> bool:
-    """Whether processes below one still run that are ended with its group; Python's own servants do not count."""
+def company(pid: int) -> list[int]:
+    """Processes below one that still run and are ended with its group; Python's own servants do not count."""
+    found = []
     for each in descendants(pid):
         values = (_read(f"/proc/{each}/stat") or b"").rpartition(b")")[2].split()
         if len(values) > 2 and values[0] != b"Z" and int(values[2]) == pid and not _is_servant(each):
-            return True
-    return False
+            found.append(each)
+    return found
 
 
 def _is_servant(pid: int) -> bool:
@@ -159,10 +176,11 @@ def _ways_out(pid: int) -> list[tuple[str, str]]:
     return found
 
 
-def _is_for_writing(pid: int, fd: str) -> bool:
+def _opened(pid: int, fd: str) -> tuple[int, int]:
+    """How, and where in the file it is; as if for reading where the kernel does not say."""
     data = _read(f"/proc/{pid}/fdinfo/{fd}") or b""
-    flags = data.partition(b"flags:")[2].split()
-    return bool(flags) and int(flags[0], 8) & os.O_ACCMODE != os.O_RDONLY
+    flags, position = data.partition(b"flags:")[2].split(), data.partition(b"pos:")[2].split()
+    return (int(flags[0], 8), int(position[0])) if flags and position else (os.O_RDONLY, 0)
 
 
 def _executable(pid: int) -> str | None:

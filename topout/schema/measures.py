@@ -243,6 +243,8 @@ class Memory:
     optimizer_bytes: int | None = None
     is_sharded: bool = False
     """Ranks held parts of the model, and these bytes are those of a part (FSDP, tensor parallelism)."""
+    is_offloaded: bool = False
+    """Parameters or optimizer state lie in the host's memory, beside devices."""
     is_out_of_memory: bool = False
     ran_out_on: str | None = None
     """`device` or `host`, where an allocation failed."""
@@ -254,7 +256,7 @@ class Memory:
     @property
     def ran_out_beside_devices(self) -> bool:
         """On a host whose ranks have their models on devices: these are not what filled it."""
-        return self.ran_out_on == "host" and self.device_total_bytes is not None
+        return self.ran_out_on == "host" and self.device_total_bytes is not None and not self.is_offloaded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,6 @@ def usual_samples(batch_size: int | None, batches_per_step: int | None, seen: fl
     if not batch_size:
         return None
     usual = batch_size * (batches_per_step or 1)
-    # smaller ones at the ends of epochs are no other batch; more than it, or far less, come of other loaders
-    is_usual = seen is None or 0.5 * usual <= seen <= 1.05 * usual
+    # smaller ones at the ends of epochs are no other batch; more than it, or half of it and less, come of other loaders
+    is_usual = seen is None or 0.5 * usual < seen <= 1.05 * usual
     return usual if is_usual or seen is None else max(1, round(seen))

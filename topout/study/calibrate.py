@@ -85,7 +85,7 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         "input": _input(measures, phases, doctor, random, notes),
     }
     samples = job["input"]["samples"] * measures.environment.num_ranks
-    kept = kept_shares(run, phases.tables, notes)
+    kept = kept_shares(run, phases, notes)
     job |= {
         "evaluation": seen_evaluation(phases, random, samples, kept, notes),
         "checkpoint": seen_checkpoint(measures, phases, random, samples, kept),

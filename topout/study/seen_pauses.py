@@ -5,7 +5,7 @@ that came in the middle of epochs, in steps. Where epochs are not seen, samples 
 loaders were shortened (`--data-share`), epochs and evaluations are taken for as many times as long.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from topout.analyze.broadcasts import is_inside
 from topout.analyze.evaluations import feeds_training
+from topout.analyze.segments import PHASE, Segments
 from topout.analyze.steps import Phases
 from topout.schema.event import NOT_GIVEN, Kind
 from topout.schema.measures import PHASES, Measures
 from topout.study.bootstrap import Floats, mean, ranged_rate
-from topout.trace.table import RankTable
+from topout.trace.table import Bools, Int64s
 
 _SAMPLES = 1_000_000
 """How many an evaluation has is not recorded; its seconds are, so any number does as long as the rate fits it."""
@@ -34,29 +35,37 @@ class Kept:
     evaluations: float = 1.0
 
 
-def kept_shares(run: Mapping[str, Any], tables: Sequence[RankTable], notes: list[str]) -> Kept:
+def kept_shares(run: Mapping[str, Any], phases: Phases, notes: list[str]) -> Kept:
     spec = run.get("spec")
     share = spec.get("data_share") if isinstance(spec, dict) else None
     if not isinstance(share, float) or not 0 < share < 1:
         return Kept()
-    if any(str(note).startswith("--data-share") for table in tables for note in table.facts.get("notes") or ()):
+    if any(str(note).startswith("--data-share") for table in phases.tables for note in table.facts.get("notes") or ()):
         notes.append(
             f"--data-share {share:g} left a loader whole, and which is not known: evaluations and saves are taken as "
             "they came. Where epochs were shorter, set every_samples of job.evaluation and job.checkpoint."
         )
         return Kept()
-    trains, evaluates = _loaders(tables)
+    trains, evaluates = _loaders(phases)
     return Kept(share if trains else 1.0, share if evaluates else 1.0)
 
 
-def _loaders(tables: Sequence[RankTable]) -> tuple[bool, bool]:
-    """Whether one fed training, and another evaluations, of those that `--data-share` shortens."""
-    found = [
-        feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])[table.kind[rows] == Kind.LOADER]
-        for table in tables
-        if len(rows := table.rows(Kind.INPUT, Kind.LOADER))
-    ]
-    return any(map(np.any, found)), not all(map(np.all, found))
+def _loaders(phases: Phases) -> tuple[bool, bool]:
+    """Whether one fed training, and one the evaluations of the window, of those that `--data-share` shortens."""
+    trains, evaluates = False, False
+    for table, segments in zip(phases.tables, phases.segments, strict=True):
+        rows = table.rows(Kind.INPUT, Kind.LOADER)
+        is_fed = feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])[table.kind[rows] == Kind.LOADER]
+        is_apart = _is_evaluating(segments, table.start_ns[rows[table.kind[rows] == Kind.LOADER]])
+        trains, evaluates = trains or bool(np.any(is_fed & ~is_apart)), evaluates or bool(np.any(is_apart))
+    return trains, evaluates
+
+
+def _is_evaluating(segments: Segments, times_ns: Int64s) -> Bools:
+    places = np.searchsorted(segments.edges_ns, times_ns, side="right") - 1
+    is_known = (places >= 0) & (places < len(segments.phase))
+    evaluating: Bools = is_known & (segments.phase[np.where(is_known, places, 0)] == PHASE["evaluation"])
+    return evaluating
 
 
 def seen_evaluation(

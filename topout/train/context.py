@@ -167,7 +167,7 @@ class Context:
     ) -> "Checkpoints":
         """Goes on from the newest good checkpoint in `folder`, where there is one, and saves from then on.
 
-        What `wrap` was given is saved, a second model as model-2, a second loader as loader-2 and so on; `more` names
+        What `wrap` was given is saved, a second model as model-2, a second loader of one as loader+2; `more` names
         what else is: schedule=, scaler=, anything with a state_dict. Call `step()` of the result after each optimizer
         step (docs/checkpoints.md).
         """
@@ -282,21 +282,19 @@ class Context:
         """Beside what the same model was wrapped with before, or in its place; what is not given again stays."""
         self._wrapped = [wrapped for wrapped in self._wrapped if wrapped.is_alive]
         former = next((wrapped for wrapped in self._wrapped if wrapped.is_of(parts["model"])), None)
-        number = self._num_wrapped + 1
         if former is None:
-            self._num_wrapped = number
-            self._wrapped.append(Wrapped(number, **parts))
+            self._num_wrapped += 1
+            self._wrapped.append(Wrapped(self._num_wrapped, **parts))
             return
         before = former.optimizers
-        if former.add(number, **parts):
-            self._num_wrapped = number
+        former.add(**parts)
         replaced = [one for one in before if all(one is not kept for kept in former.optimizers)]
         if replaced and self.is_first:
             tell_replaced(replaced, parts["optimizer"])
 
     def _living(self) -> list[Wrapped]:
         """What scripts still have, in the order of wrapping, and the same on all ranks, which call this together."""
-        if self._num_wrapped <= 1:
+        if self._num_wrapped <= 1 and not any(wrapped.has_several for wrapped in self._wrapped):
             return [wrapped for wrapped in self._wrapped if wrapped.is_alive]
         # garbage is collected when it suits each rank; a model may become some when its optimizer is gone
         gc.collect()

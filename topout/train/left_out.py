@@ -55,7 +55,8 @@ def made(ddp: Any) -> None:
 
 def note_own(ddp: Any) -> None:
     """What a DDP module averages that the script has made; `wrap`'s may be given again, and nothing changes."""
-    if ddp not in _made:
+    # one whose making failed, or that leaves all to hooks, has no logger
+    if ddp not in _made and getattr(ddp, "logger", None) is not None:
         for parameter in _averaged_by(ddp):
             _averaged[parameter] = True
 
@@ -137,8 +138,8 @@ def _averaged_by_nobody(trained: list[Any]) -> list[Any]:
         # every object there is: once, where the training would end or be told otherwise. First what is gone already
         gc.collect()
         for thing in gc.get_objects():
-            # by its type: proxies among them answer for others; one whose making failed has no logger
-            if issubclass(type(thing), DistributedDataParallel) and getattr(thing, "logger", None) is not None:
+            # by its type: proxies among them answer for others
+            if issubclass(type(thing), DistributedDataParallel):
                 note_own(thing)
     return [parameter for parameter in left if parameter not in _averaged]
 

@@ -14,25 +14,28 @@ from topout.train.parallel import unwrapped
 
 Reference = Callable[[], Any]
 
+MORE = "+"
+"""In names of a checkpoint: before the number of a further optimizer or loader of one model."""
+
 
 class Wrapped:
-    """`number` counts from 1, in the order of wrapping; names in a checkpoint have it from 2 on.
+    """`number` counts models from 1, in the order of wrapping; names in a checkpoint have it from 2 on.
 
-    A model may have several optimizers and loaders, each with the number of its call. The first that the script still
-    has goes by the model's number: whatever takes the place of another has its name.
+    A model may have several optimizers and loaders, which count from 1 as well: `loader+2`. The first that the script
+    still has needs no such number: whatever takes the place of another has its name.
     """
 
     def __init__(self, number: int, *, model: Any, optimizer: Any, loader: Any, compression: Any) -> None:
         self.number = number
-        self._inner = _weak(unwrapped(model))
-        self._model = self._compression = _weak(None)
+        self._inner = weak(unwrapped(model))
+        self._model = self._compression = weak(None)
         self._learning: list[str] = []
         self._trained: Any = None
         self._last_loader: Any = None
         self._optimizers: dict[int, Reference] = {}
         self._loaders: dict[int, Reference] = {}
         self._trained_by: dict[int, set[str]] = {}
-        self.add(number, model=model, optimizer=optimizer, loader=loader, compression=compression)
+        self.add(model=model, optimizer=optimizer, loader=loader, compression=compression)
 
     @property
     def model(self) -> Any:
@@ -49,6 +52,11 @@ class Wrapped:
         return list(_living(self._loaders).values())
 
     @property
+    def has_several(self) -> bool:
+        """The same on all ranks, whatever is gone on some."""
+        return any(len(held) > 1 for _, held in self._kinds())
+
+    @property
     def is_alive(self) -> bool:
         return self.model is not None
 
@@ -56,8 +64,8 @@ class Wrapped:
         """Whether it is this one's model that is wrapped again, as after layers were unfrozen."""
         return self._inner() is unwrapped(model)
 
-    def add(self, number: int, *, model: Any, optimizer: Any, loader: Any, compression: Any) -> bool:
-        """What call `number` was given, beside what others were or in its place; whether it takes that number.
+    def add(self, *, model: Any, optimizer: Any, loader: Any, compression: Any) -> None:
+        """What one more call was given, beside what others were or in its place.
 
         All ranks decide alike, so nothing here depends on what is gone: garbage is collected when it suits each.
         """
@@ -67,60 +75,51 @@ class Wrapped:
         is_anew = learning != self._learning and (is_other or model is unwrapped(model))
         self._learning = learning
         if is_other:
-            self._model, self._compression = _weak(model), _weak(compression)
-        taken = set()
+            self._model, self._compression = weak(model), weak(compression)
         if optimizer is not None:
             self._trained = unwrapped(model)
-            taken.add(self._add_optimizer(number, optimizer, is_anew=is_anew))
+            self._add_optimizer(optimizer, is_anew=is_anew)
         if loader is not None:
-            taken.add(self._add_loader(number, loader))
-        return number in taken
+            self._last_loader = loader
+            if _number_of(loader, self._loaders) is None:
+                self._loaders[1 + max(self._loaders, default=0)] = weak(loader)
 
     def parts(self) -> dict[str, Any]:
         """By the names that they have in a checkpoint."""
-        found = [("model", self.number, self.model)]
+        suffix = f"-{self.number}" if self.number > 1 else ""
+        found = {f"model{suffix}": self.model}
         for kind, held in self._kinds():
-            living = _living(held)
-            numbers = [self.number, *list(living)[1:]]
-            found += [(kind, number, part) for number, part in zip(numbers, living.values(), strict=False)]
-        found.append(("compression", self.number, self._compression()))
-        return {f"{kind}-{number}" if number > 1 else kind: part for kind, number, part in found if part is not None}
+            for place, (number, part) in enumerate(_living(held).items()):
+                found[f"{kind}{suffix}{f'{MORE}{number}' if place else ''}"] = part
+        found[f"compression{suffix}"] = self._compression()
+        return {name: part for name, part in found.items() if part is not None}
 
     def living(self) -> list[str]:
         """What the script still has, in words that mean the same on all ranks; the model is the first."""
-        kept = [f"{kind} {number}" for kind, held in self._kinds() for number in _living(held)]
+        kept = [f"{kind} {self.number}{MORE}{number}" for kind, held in self._kinds() for number in _living(held)]
         return [f"model {self.number}", *kept]
 
     def keep(self, living: Collection[str]) -> None:
         """Only these: the others are gone on some rank."""
         for kind, held in self._kinds():
-            for number in [number for number in held if f"{kind} {number}" not in living]:
+            for number in [number for number in held if f"{kind} {self.number}{MORE}{number}" not in living]:
                 del held[number]
 
     def _kinds(self) -> list[tuple[str, dict[int, Reference]]]:
         return [("optimizer", self._optimizers), ("loader", self._loaders)]
 
-    def _add_optimizer(self, number: int, optimizer: Any, *, is_anew: bool) -> int:
+    def _add_optimizer(self, optimizer: Any, *, is_anew: bool) -> None:
         """One that trains what another did, before layers were unfrozen and the model wrapped anew, takes its place."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         trained = {name for name, parameter in self._trained.named_parameters() if id(parameter) in held}
-        taken = _number_of(optimizer, self._optimizers)
-        if taken is None:
+        number = _number_of(optimizer, self._optimizers)
+        if number is None:
             former = [other for other in self._optimizers if is_anew and self._trained_by[other] & trained]
-            taken = min(former, default=number if self._optimizers else self.number)
+            number = min(former, default=1 + max(self._trained_by, default=0))
             for other in former:
                 del self._optimizers[other]
-            self._optimizers[taken] = _weak(optimizer, self._end)
-        self._trained_by[taken] = trained
-        return taken
-
-    def _add_loader(self, number: int, loader: Any) -> int:
-        self._last_loader = loader
-        taken = _number_of(loader, self._loaders)
-        if taken is None:
-            taken = number if self._loaders else self.number
-            self._loaders[taken] = _weak(loader)
-        return taken
+            self._optimizers[number] = weak(optimizer, self._end)
+        self._trained_by[number] = trained
 
     def _end(self, _: Any) -> None:
         if not self.optimizers:
@@ -143,7 +142,7 @@ def _living(held: dict[int, Reference]) -> dict[int, Any]:
     return {number: thing for number, reference in sorted(held.items()) if (thing := reference()) is not None}
 
 
-def _weak(thing: Any, at_end: Callable[[Any], None] | None = None) -> Reference:
+def weak(thing: Any, at_end: Callable[[Any], None] | None = None) -> Reference:
     """What cannot be referred to weakly is kept."""
     try:
         return weakref.ref(thing, at_end)

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from topout.analyze.batches import Trained, trained_on
+from topout.analyze.evaluations import computes_unseen
 from topout.analyze.peers import sample_peers
 from topout.analyze.series import Series, load_series
-from topout.analyze.steps import read_phases
+from topout.analyze.steps import Phases, read_phases
 from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.measures import PHASES
@@ -56,16 +57,19 @@ def _read(folder: RunFolder) -> _Run:
             do=f"topout analyze {shlex.quote(str(folder.path))}   says what was measured",
         )
     trained = trained_on(phases)
-    return _Run(series, trained, _samples(series, trained, len(sample_peers(phases.tables))))
+    return _Run(series, trained, _samples(phases, trained))
 
 
-def _samples(series: Series, trained: Trained, num_groups: int) -> float | None:
-    """Of a step on all ranks, `num_groups` of which train on samples of their own; None where no loader was seen."""
-    if trained.batches_per_step is None:
+def _samples(phases: Phases, trained: Trained) -> float | None:
+    """Of a step on all ranks; None where no loader was seen, or one of evaluations might be taken for training's."""
+    if trained.batches_per_step is None or any(map(computes_unseen, phases.tables)):
         return None
+    sizes = {size for table in phases.tables if isinstance(size := table.facts.get("batch_size"), int)}
     seen = trained.samples_per_step
-    own = usual_samples(series.batch_size, trained.batches_per_step, seen) or seen
-    return None if own is None else num_groups * own
+    # ranks with batches of several sizes have no usual one
+    usual = usual_samples(sizes.pop(), trained.batches_per_step, seen) if len(sizes) == 1 else None
+    own = usual or seen
+    return None if own is None else len(sample_peers(phases.tables)) * own
 
 
 def _steady(series: Series) -> tuple[Steps, StepPhases]:

@@ -12,20 +12,22 @@ def record_sizes(optimizers: Iterable[Any], recorder: Recorder) -> None:
     import torch
 
     parameters = {id(p): p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    state_bytes = sum(
-        _local_bytes(value)
+    states = [
+        value
         for optimizer in optimizers
         for state in optimizer.state.values()
         if isinstance(state, dict)
         for value in state.values()
         if isinstance(value, torch.Tensor)
-    )
+    ]
+    held = [*parameters.values(), *states]
     recorder.fact(
         num_parameters=sum(p.numel() for p in parameters.values()),
         parameter_bytes=sum(_local_bytes(p) for p in parameters.values()),
         gradient_bytes=sum(_local_bytes(p.grad) for p in parameters.values() if p.grad is not None)
         or sum(_local_bytes(p) for p in parameters.values() if p.requires_grad),
-        optimizer_bytes=state_bytes,
+        optimizer_bytes=sum(map(_local_bytes, states)),
+        host_state_bytes=sum(_local_bytes(tensor) for tensor in held if tensor.device.type == "cpu"),
         is_sharded=_is_sharded(parameters.values()),
         uses_channels_last=any(
             p.dim() == 4 and p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous()

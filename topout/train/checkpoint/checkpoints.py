@@ -17,7 +17,7 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
-from topout.train.checkpoint.entries import entries_of
+from topout.train.checkpoint.entries import Entry, entries_of
 from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
 from topout.train.checkpoint.restoring import RANDOM, Skipped
@@ -27,6 +27,7 @@ from topout.train.checkpoint.tree import encoded
 from topout.train.checkpoint.writing import Snapshot, Writing
 from topout.train.leaving import finish_at_exit, forget
 from topout.train.place import Place
+from topout.train.wrapped import weak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,8 @@ class Checkpoints:
             error = raised
         self._agreement.raise_if_any(error)
         self._check_folder_is_shared(place)
-        self._doubts = [settle for part in state.values() if callable(settle := getattr(part, "settle", None))]
+        self._parts = {name: weak(part) for name, part in state.items()}
+        self._doubts = _doubts(state)
         self._staging = Staging(place.device)
         # by the script's step(), and by an optimizer's hook, which not every way of stepping calls
         self._counts_steps, self._has_counted, self._num_uncounted = False, False, 0
@@ -115,7 +117,7 @@ class Checkpoints:
         self._is_begun = True
         if found is None:
             return None
-        notes = restoring.load(found, self._entries, self._agreement)
+        notes = restoring.load(found, self._held(), self._agreement)
         manifest = found.manifest
         self.num_steps = self._last_taken = manifest.step
         self._damaged = [one.step for one in found.skipped]
@@ -155,6 +157,8 @@ class Checkpoints:
         self._finish()
         forget(self._finish)
         self._staging.close()
+        # a closed one may stay with the script, which has gone on to other loaders
+        self._entries, self._doubts = [], []
         if self._failure is not None:
             raise TopoutError(
                 f"The last checkpoint, of step {self._last_taken}, was not written.",
@@ -163,7 +167,15 @@ class Checkpoints:
                 exit_code=ExitCode.ENVIRONMENT,
             )
 
+    def _held(self) -> list[Entry]:
+        """After `close`: of what the script still has."""
+        if not self._entries:
+            living = {name: part for name, reference in self._parts.items() if (part := reference()) is not None}
+            self._entries, self._doubts = entries_of(living), _doubts(living)
+        return self._entries
+
     def _take(self) -> None:
+        entries = self._held()
         for settle in self._doubts:
             settle()
         self._settle()
@@ -173,7 +185,7 @@ class Checkpoints:
         try:
             trees = captured.trees
             trees[RANDOM] = encoded(random_state.captured(self._place.device), RANDOM, _no_tensor)
-            for entry in self._entries:
+            for entry in entries:
                 entry.capture(captured)
         except Exception as raised:  # state_dict is the user's; the other ranks must not wait
             error = _as_error(raised)
@@ -287,6 +299,10 @@ class Checkpoints:
         if self._agreement.place.is_first:
             for sentence in sentences:
                 print(f"topout: {sentence}", file=sys.stderr, flush=True)  # noqa: T201  (to whoever runs the training)
+
+
+def _doubts(state: Mapping[str, Any]) -> list[Callable[[], None]]:
+    return [settle for part in state.values() if callable(settle := getattr(part, "settle", None))]
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:

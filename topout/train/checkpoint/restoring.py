@@ -22,6 +22,7 @@ from topout.train.checkpoint.manifest import Damaged, Manifest
 from topout.train.checkpoint.reader import load_into
 from topout.train.checkpoint.store import Store
 from topout.train.checkpoint.tree import decoded
+from topout.train.wrapped import MORE
 
 RANDOM = "@random"
 """The entry of a rank's random numbers; no entry of a user begins like this."""
@@ -130,9 +131,9 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
 
 
 def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> list[str]:
-    """Those that the checkpoint does not have and that may begin anew: one rank compresses nothing."""
+    """Those that the checkpoint does not have and that may begin anew: a loader more; one rank compresses nothing."""
     missing = [entry.name for entry in entries if entry.name not in trees]
-    begun = [name for name in missing if name.partition("-")[0] == "compression"]
+    begun = [name for name in missing if MORE in name or name.partition("-")[0] == "compression"]
     missing = [name for name in missing if name not in begun]
     if missing:
         raise TopoutError(
