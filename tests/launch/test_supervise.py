@@ -105,7 +105,7 @@ def test_nobody_is_given_time_for_ever(unhurried):
 
 
 def test_a_rank_that_failed_is_not_given_as_much(monkeypatch):
-    monkeypatch.setattr("topout.launch.supervise._WRITING_AFTER_FAILURE_S", 1.0)
+    monkeypatch.setattr("topout.record.process_tree.WRITING_AFTER_FAILURE_S", 1.0)
     works = "for _ in range(150): time.sleep(0.1); tell(kind='working')"
     outcome = supervise(f"tell(kind='failure', at_ns=5, text='ValueError: x')\n{works}")
     assert outcome.ends[0].signal == signal.SIGKILL

@@ -65,8 +65,6 @@ _FIRST_LOOK_S = 0.2
 _ONE_REQUEST_S = 1.0
 _WRITES_WITHIN_S = 2.0
 """Of the moment at which it must end, a rank that still writes; before, the recorder does."""
-_WRITING_AFTER_FAILURE_S = 30.0
-"""However much a rank that failed still writes: the others stand in their collective meanwhile."""
 
 
 class Supervisor:
@@ -240,7 +238,7 @@ class Supervisor:
             told.failure = str(message.get("text", ""))
             at_ns = message.get("at_ns")
             told.failed_at_ns = at_ns if isinstance(at_ns, int) else time.monotonic_ns()
-            told.must_end(replace(self._limits, writing_s=min(self._limits.writing_s, _WRITING_AFTER_FAILURE_S)))
+            told.must_end(self._limits_after_failure())
         elif kind == "done":
             code = message.get("code")
             told.reported_code = code if isinstance(code, int) else 0
@@ -321,6 +319,12 @@ class Supervisor:
             for process in self._alive():
                 self.say(f"topout: rank {process.rank.rank} (pid {process.pid}) does not end; the kernel holds it.")
                 process.give_up()
+
+    def _limits_after_failure(self) -> Limits:
+        # late: a launcher that starts ranks need not wait for it
+        from topout.record.process_tree import WRITING_AFTER_FAILURE_S
+
+        return replace(self._limits, writing_s=min(self._limits.writing_s, WRITING_AFTER_FAILURE_S))
 
     def _enforce_end(self, rank: int, told: Told, now: float) -> None:
         """What a script writes after its last line, in exit handlers say, is not to be cut off."""

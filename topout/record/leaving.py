@@ -18,6 +18,7 @@ import time
 from topout.record.clock import now_ns
 from topout.record.process_tree import (
     WORTH_WAITING_BYTES,
+    WRITING_AFTER_FAILURE_S,
     Writing,
     company,
     descendants,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 _COMPUTING_LIMIT_S = 60.0
 """For who computes, and writes nothing: it may be on the way to writing, or turn in a circle."""
 _WRITING_LIMIT_S = 1800.0
-_WRITING_AFTER_FAILURE_S = 30.0
-"""The other ranks stand in their collective meanwhile; the launcher enforces the same from outside."""
 _BUSY_SHARE = 0.1
 """Of a core; who uses less waits for something."""
 _HARD_SHARE = 0.25
@@ -129,7 +128,7 @@ class Leaving:
         self._patience = Patience(
             time.monotonic(),
             is_for_computing=self._is_good,
-            limit_s=_WRITING_AFTER_FAILURE_S if status.has_told_failure else _WRITING_LIMIT_S,
+            limit_s=WRITING_AFTER_FAILURE_S if status.has_told_failure else _WRITING_LIMIT_S,
         )
         self._writing = Writing(os.getpid())
         self._late_s = time.monotonic() + self._limit_s

@@ -18,6 +18,8 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WORTH_WAITING_BYTES = 64 << 10
 """Written in a few seconds by who should end; a thread that logs writes less."""
+WRITING_AFTER_FAILURE_S = 30.0
+"""However much a rank that failed still writes: the others stand in their collective meanwhile."""
 _NOT_WORKERS = (b"resource_tracker", b"semaphore_tracker", b"compile_worker", b"forkserver import main")
 
 IO_COUNTERS = {
