@@ -42,6 +42,13 @@ def test_a_run_without_steps_is_told_what_holds_for_its_framework(facts, said, u
     assert "topout.step()" in sentence
 
 
+def test_ranks_that_the_script_starts_itself_are_named_as_the_reason(tmp_path):
+    measures, verdict = measure_rows(tmp_path / "run", Rows(), {"torch_version": "2.13.0", "num_spawned": 4})
+    (sentence,) = measures.not_measured
+    assert verdict is None
+    assert sentence.startswith("The script starts 4 ranks itself (torch.multiprocessing.spawn)")
+
+
 def test_a_compiled_step_stands_under_backward_and_that_is_said_once(tmp_path):
     steps = [[StepPlan(input=10 * MS, backward=90 * MS)] * 6] * 2
     measures, _ = measure_run(build_run(tmp_path / "run", steps, Plan(num_buckets=0, facts=KERAS)).folder)

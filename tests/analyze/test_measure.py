@@ -1,13 +1,18 @@
 """A whole run measured: shares add up, parts fail alone, and what is missing is said."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
+from topout.analyze.environment import describe_environment
 from topout.analyze.measure import measure_run
+from topout.analyze.memory import measure_memory
 from topout.analyze.series import load_series
+from topout.analyze.steps import read_tables
 from topout.schema.errors import TopoutError
 from topout.schema.event import Flag, Kind
 from topout.schema.measures import PHASES
@@ -91,6 +96,34 @@ def test_the_environment_comes_from_the_launcher_and_the_ranks(tmp_path: Path) -
     assert (environment.cores_per_rank, environment.threads_per_rank, environment.is_bound) == (2, 2, True)
     assert (environment.uses_autocast, environment.has_convolutions, environment.uses_tf32) == (False, True, None)
     assert (environment.processor, environment.backward_uses_onednn) == ("aarch64", True)
+
+
+def test_of_many_ranks_each_is_looked_at_a_few_times_only(tmp_path: Path) -> None:
+    class Told(str):
+        num_compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Told.num_compared += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    class Entry(dict[str, Any]):
+        num_read = 0
+
+        def get(self, key: str, default: Any = None) -> Any:
+            Entry.num_read += 1
+            return super().get(key, default)
+
+    (table,) = read_tables(build_run(tmp_path / "run", MIXED[:1]).folder)
+    tables = [replace(table, rank=rank, host=Told(f"n{rank // 4}")) for rank in range(100)]
+    run = {"ranks": [Entry(rank=rank, num_threads=rank) for rank in range(100)]}
+    assert describe_environment(tables, run).threads_per_rank == 99
+    assert Entry.num_read < 1000
+    run["hosts"] = [{"name": f"n{host}", "memory_bytes": 4000} for host in range(25)]
+    Told.num_compared = 0
+    measure_memory(tables, run, None)
+    assert Told.num_compared < 1000
 
 
 def test_a_rank_that_cannot_be_read_is_on_no_host_of_its_own(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.tables import Plan, StepPlan, build_run
 from topout.analyze.measure import measure_run
-from topout.schema.measures import Memory, Verdict
+from topout.recommend.engine import find
+from topout.schema.measures import Measures, Memory, Verdict
 
 GIB = 1 << 30
 PLAIN = StepPlan(input=1, forward=30, backward=60, optimizer=9)
@@ -85,13 +86,31 @@ def test_a_full_host_is_not_explained_by_the_device(tmp_path: Path, failure: str
     assert "The largest rank held 4 GiB; the host has 5 GiB." in verdict.evidence
 
 
-def test_a_host_that_holds_what_was_offloaded_is_explained_by_it(tmp_path: Path) -> None:
-    facts = {"parameter_bytes": GIB, "optimizer_bytes": 2 * GIB, "host_state_bytes": 2 * GIB, "batch_size": 8}
-    facts |= {"peak_resident_bytes": 4 * GIB, "peak_device_bytes": 10 * GIB, "device_total_bytes": 80 * GIB}
+@pytest.mark.parametrize(
+    ("peak_device", "on_host", "offloaded", "is_beside", "batch"),
+    [
+        # some of the state, or all of it, of a model that computes on the device
+        (10 * GIB, 2 * GIB, 2 * GIB, True, None),
+        (10 * GIB, 3 * GIB, 3 * GIB, True, None),
+        # a small model on the device: counts of steps lie on the host
+        (GIB // 4, 4096, None, True, None),
+        # trained on the CPU, beside a GPU that somebody looked at
+        (0, 3 * GIB, None, False, 7),
+    ],
+)
+def test_what_lies_on_a_full_host_beside_devices_is_told_apart(
+    tmp_path: Path, peak_device: int, on_host: int, offloaded: int | None, is_beside: bool, batch: int | None
+) -> None:
+    facts = {"parameter_bytes": GIB, "optimizer_bytes": 2 * GIB, "host_state_bytes": on_host, "batch_size": 8}
+    facts |= {"peak_resident_bytes": 4 * GIB, "peak_device_bytes": peak_device, "device_total_bytes": 80 * GIB}
     hosts = [{"name": "n01", "memory_bytes": 10 * GIB}]
     memory, verdict = _measure(tmp_path, KILLED, facts=facts, run={"hosts": hosts})
-    assert (memory.is_offloaded, memory.ran_out_beside_devices, memory.largest_batch) == (True, False, 7)
-    assert verdict is not None and any("What filled it" in sentence for sentence in verdict.evidence)
+    told = (memory.offloaded_bytes, memory.ran_out_beside_devices, memory.largest_batch)
+    assert told == (offloaded, is_beside, batch)
+    assert verdict is not None and any("What filled it" in sentence for sentence in verdict.evidence) is not is_beside
+    (finding,) = [found for found in find(Measures(memory=memory)) if found.code in ("ME02", "ME03")]
+    assert finding.code == ("ME03" if is_beside else "ME02")
+    assert ("offloaded to it" in finding.because) is (offloaded is not None)
 
 
 def test_without_a_batch_size_no_batch_is_predicted(tmp_path: Path) -> None:

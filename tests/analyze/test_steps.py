@@ -193,6 +193,32 @@ def test_a_device_interval_below_zero_takes_nothing_from_the_others(rank: OneRan
     assert rank.phases() == {"forward": 300, "backward": 600, "other": 100}
 
 
+def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank) -> None:
+    """In other steps it was held back before forward and backward, and took a quarter and a half of the time."""
+    rank.add(Kind.INPUT, 0, 50)
+    rank.add(Kind.BACKWARD, 350, 400)
+    for name, length in (("forward", 400), ("backward", 400), ("optimizer", 100)):
+        rank.add(Kind.DEVICE, 0, length, name=name, ref=2)
+    for step in (3, 4):
+        rank.add(Kind.DEVICE, 0, 100, name="forward.queued", ref=step)
+        rank.add(Kind.DEVICE, 0, 200, name="backward.queued", ref=step)
+    rank.add(Kind.DEVICE, 0, 10, name="optimizer.queued", ref=5)  # one is none
+    assert rank.phases() == {"input": 50, "forward": 100, "backward": 200, "optimizer": 100, "other": 550}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_short_steps_leave_work_behind_only_where_the_device_has_more_to_do_in_them(waits: bool) -> None:
+    """Batches of two lengths, 5 of input in each step; the host waits for its device in every step, or now and then."""
+    lengths = [5, 5, 40, 40] * 25
+    host_ns = np.zeros((100, len(PHASES)), dtype=np.int64)
+    host_ns[:, PHASE["input"]] = 5
+    host_ns[:, PHASE["backward"]] = lengths
+    busy_ns = np.zeros((100, 5), dtype=np.int64)
+    busy_ns[::10, 2] = [lengths[step] if waits else 22 for step in range(0, 100, 10)]
+    found = on_device(host_ns, busy_ns)[:, PHASE["input"]].sum()
+    assert found == 500 if waits else found < 250
+
+
 def test_steps_that_were_not_followed_are_like_those_that_were() -> None:
     host_ns = np.zeros((3, len(PHASES)), dtype=np.int64)
     host_ns[:, PHASE["other"]] = [1000, 2000, 1000]

@@ -72,7 +72,7 @@ def test_without_any_run_the_error_says_how_to_make_one(run_topout, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [('{"version": 99}', "newer topout"), ("{broken", "damaged"), ("{}", "damaged"), ("[]", "damaged")],
+    [('{"version": 99}', "pip install . in its folder"), ("{broken", "damaged"), ("{}", "damaged"), ("[]", "damaged")],
 )
 def test_a_run_of_a_newer_version_or_damaged_is_refused(content, says, late_rank, run_topout):
     late_rank.run_json.write_text(content)
@@ -86,7 +86,7 @@ def test_an_analysis_of_a_newer_topout_is_only_replaced_by_force(late_rank, run_
     late_rank.analysis_json.write_text('{"version": 99}')
     refused = run_topout(["analyze", late_rank.path, "--no-html"])
     assert refused.code == 2
-    assert "--force" in refused.stderr
+    assert "pip install . in its folder; or pass --force" in refused.stderr
     assert late_rank.analysis_json.read_text() == '{"version": 99}'
     assert run_topout(["analyze", late_rank.path, "--no-html", "--force"]).code == 0
     assert json.loads(late_rank.analysis_json.read_text())["version"] == 1

@@ -14,6 +14,7 @@ import pytest
 from tests.preflight.samples import facts, limited
 from topout.preflight.diagnosis import Diagnosis, diagnose, json_schema, to_json
 from topout.preflight.facts import Facts
+from topout.preflight.orders import KERNELS_LIMIT_S, QUICK_LIMIT_S
 from topout.preflight.table import render
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -174,6 +175,11 @@ def test_the_page_documents_every_flag_and_no_other():
     table = (REPOSITORY / "docs/doctor.md").read_text().partition("## Options")[2].partition("## ")[0]
     first_cells = " ".join(re.findall(r"^\|(.*?)\|", table, flags=re.MULTILINE))
     assert set(re.findall(r"`(--?[\w-]+)", first_cells)) == flags - {"--help", "-h", "--version"}
+
+
+def test_the_page_says_how_long_a_probe_may_take():
+    page = (REPOSITORY / "docs/doctor.md").read_text()
+    assert f"is left after {QUICK_LIMIT_S:g} s ({KERNELS_LIMIT_S:g} s with `--kernels`)" in page
 
 
 def test_the_schema_of_the_json_is_documented():

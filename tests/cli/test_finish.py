@@ -1,4 +1,4 @@
-"""What follows a run never costs the job its exit code: neither by an error nor by the memory it takes."""
+"""What follows a run never costs the job its exit code: neither by an error nor by the memory or time it takes."""
 
 import pytest
 
@@ -34,6 +34,20 @@ def test_what_is_needed_and_what_is_free_are_told(folder, monkeypatch):
         file.truncate(24_000_000_000)  # a hole, which takes no room
     monkeypatch.setattr(module, "_free_bytes", lambda: 64_000_000_000)
     assert "24.0 GB of recordings may take 144.0 GB of memory, more than half of the 64.0 GB" in finish(folder).text
+
+
+@pytest.mark.parametrize(("num_bytes", "is_short"), [(1_400_000_000, True), (6_000_000_000, False)])
+def test_a_run_that_would_hold_up_the_end_of_its_job_is_left_to_later(folder, monkeypatch, num_bytes, is_short):
+    with folder.events(0).open("r+b") as file:
+        file.truncate(num_bytes)  # a hole, which takes no room
+    monkeypatch.setattr(module, "_free_bytes", lambda: 1 << 50)
+    monkeypatch.setattr(module, "_finish", lambda folder: module.Finished(text="explained"))
+    if is_short:
+        assert finish(folder).text == "explained"
+        return
+    problem, command = finish(folder).text.splitlines()
+    assert problem.endswith("its 6.0 GB of recordings may take 4 min, in which the job would not end")
+    assert command.startswith("Next    topout analyze ") and command.endswith("run")
 
 
 def test_free_is_what_the_kernel_gives_and_never_more_than_the_control_group_allows(monkeypatch):

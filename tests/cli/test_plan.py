@@ -1,13 +1,14 @@
 """`topout plan` as typed: the line that asks names what the run ran, and a what-if that changes nothing is said."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
-from topout.cli.plan_request import Planned, options_of, request
-from topout.study.description import read_job, read_system
+from topout.cli.plan_request import Planned, left_to_script, options_of, request
+from topout.study.description import Ranged, read_job, read_system
 from topout.study.plan import Choice, Deadline
 from topout.study.plan import Plan as Planning
 
@@ -19,11 +20,13 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def planned(tmp_path, capsys, run, *words, batches=1, **facts):
+def planned(tmp_path, capsys, run, *words, batches=1, evaluation=0, **facts):
     """The line that asks for a run of two ranks on a host, with batches of 32."""
-    steps = [StepPlan(forward=20 * MS, backward=40 * MS, optimizer=MS, samples=32, batches=batches)] * 30
+    plain = StepPlan(forward=20 * MS, backward=40 * MS, optimizer=MS, samples=32, batches=batches)
+    steps = [*[plain] * 15, replace(plain, evaluation=evaluation), *[plain] * 14]
     facts = {"batch_size": 32, **facts}
-    folder = build_run(tmp_path / "run", [steps, steps], Plan(run=run, facts=facts)).folder
+    plan = Plan(run=run, facts=facts, evaluation_by="loader")
+    folder = build_run(tmp_path / "run", [steps, steps], plan).folder
     assert call(["calibrate", str(folder.path)]) == 0
     system = str(folder.path / "calibration.json")
     capsys.readouterr()
@@ -148,10 +151,24 @@ def test_the_page_explains_train_py_only_where_it_stands_for_another(tmp_path, c
     assert "stands for your script" in page.read_text()
 
 
-def test_a_batch_that_topout_cannot_set_is_left_to_the_script(tmp_path, capsys):
-    """No loader of torch's was seen, and none was given --batch: the job would end after its first step."""
-    line = planned(tmp_path, capsys, {"spec": {"script": "fit.py"}}, "--what-if", "input.samples=128")
-    assert line.rpartition(":00")[2] == " fit.py"
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [({"takes_batch": True}, " --batch 128 fit.py"), ({"takes_batch": False}, " fit.py"), ({}, " fit.py")],
+)
+def test_a_batch_is_asked_for_where_the_loader_would_take_it(tmp_path, capsys, facts, words):
+    """Else the job would end after its first step; which loaders an evaluation has does not matter."""
+    line = planned(
+        tmp_path, capsys, {"spec": {"script": "fit.py"}}, "--what-if", "input.samples=128", evaluation=MS, **facts
+    )
+    assert line.rpartition(":00")[2] == words
+
+
+def test_a_batch_that_topout_cannot_set_is_left_to_the_script():
+    job = read_job("resnet50-v100")
+    larger = Ranged(replace(job.value, input=replace(job.value.input, samples=512)), {})
+    assert left_to_script({"spec": {}}, job, larger, ["--batch", "512"]) == []
+    (note,) = left_to_script({"spec": {}}, job, larger, [])
+    assert "the script's to set" in note
 
 
 def test_a_what_if_that_is_so_already_is_said(capsys):

@@ -154,6 +154,24 @@ def test_a_report_that_breaks_does_not_spoil_the_exit_code(monkeypatch, capsys, 
     assert said.endswith("ValueError: x\n")
 
 
+def test_a_job_that_is_to_go_on_does_not_wait_for_its_report(monkeypatch, capsys, tmp_path):
+    from topout.cli import finish
+    from topout.cli.training import conclude
+    from topout.launch.job import JobResult
+    from topout.schema.run_folder import RunFolder
+
+    asked = []
+    monkeypatch.setattr(finish, "_finish", lambda folder: asked.append(folder) or finish.Finished(text="explained"))
+    for code in (75, 0):
+        result = JobResult(exit_code=code, status="finished", folder=RunFolder(tmp_path / str(code)))
+        assert conclude(result, wants_report=True, is_json=False, is_quiet=False) == code
+    assert [folder.path.name for folder in asked] == ["0"]
+    stopped, later, explained = capsys.readouterr().err.strip().replace("\n\n", "\n").splitlines()
+    assert "stopped to be started again, which does not wait for a report" in stopped
+    assert later.startswith("Next    topout analyze ") and later.endswith("75")
+    assert explained == "explained"
+
+
 def test_help_version_and_launch_need_no_torch(run_topout, torchless, tmp_path):
     (tmp_path / "train.py").write_text("print('trained')")
     assert run_topout(["--help"], env=torchless).code == 0

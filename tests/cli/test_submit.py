@@ -180,6 +180,19 @@ def test_settings_of_site_and_run_stand_in_one_file(run_topout, site, tmp_path):
     assert re.search(r"^#SBATCH --ntasks-per-node=3$", ended.stdout, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("words", "nodes", "told"),
+    [("", 2, "run train.py"), ("--nodes 2", 2, "run train.py"), ("--nodes 8", 8, "run --nodes 8 train.py"),
+     ("--nodes 8 --container i.sif", 8, "run train.py")],
+)  # fmt: skip
+def test_nodes_that_are_typed_win_over_those_of_a_file_in_the_job_too(run_topout, site, tmp_path, words, nodes, told):
+    (tmp_path / "topout.toml").write_text("[run]\nnodes = 2\n")
+    ended = run_topout(["submit", "--dry-run", "--time", "2h", *words.split(), "train.py"], env=site)
+    assert ended.code == 0, ended.stderr
+    assert re.search(rf"^#SBATCH --nodes={nodes}$", ended.stdout, re.MULTILINE)
+    assert f"topout {told} &\n" in ended.stdout
+
+
 def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
     (tmp_path / "eval.py").write_text("")
     ended = run_topout(["submit", "--dry-run", "--time", "2h", "--eval-job", "eval.py --k 'a b'", "train.py"], env=site)

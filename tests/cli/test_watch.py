@@ -4,16 +4,18 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from rich.console import Console
 
+from topout.cli.endings import Ending
 from topout.cli.live import BlockTail, LiveRank, LiveRun, Watcher
-from topout.cli.watch import pane, summary
+from topout.cli.watch import _follow_in_a_log, pane, summary
 from topout.record.writer import EventWriter
 from topout.schema.block import MAGIC, BlockType, seal
 from topout.schema.event import NOT_GIVEN, Kind, pack_code
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import RunFolder, open_run
 
 MS = 1_000_000
 
@@ -34,8 +36,8 @@ def folder(tmp_path) -> RunFolder:
     return folder
 
 
-def write_run(folder: RunFolder, status: str, code: int | None = None) -> None:
-    entries = [{"rank": rank, "host": "n1", "exit_code": code, "signal": None} for rank in range(2)]
+def write_run(folder: RunFolder, status: str, code: int | None = None, num_ranks: int = 2) -> None:
+    entries = [{"rank": rank, "host": "n1", "exit_code": code, "signal": None} for rank in range(num_ranks)]
     folder.run_json.write_text(json.dumps({"version": 1, "status": status, "ranks": entries}))
 
 
@@ -95,7 +97,7 @@ def test_of_a_long_recording_the_beginning_and_the_end_are_read(folder):
     before = bytes_read()
     tail = BlockTail(folder.events(0))
     rows = tail.rows()
-    assert bytes_read() - before < num_bytes * 0.65
+    assert bytes_read() - before < num_bytes * 0.35
     assert (len(rows), rows[-1][4, -1], rows[0][4, -1]) == (40, 24_999, 23_999 + 25)
     # what is appended later is followed from there
     with open(folder.events(0), "ab") as file:
@@ -131,6 +133,96 @@ def test_a_long_recording_whose_end_holds_no_whole_block_is_read_from_its_beginn
     tail = BlockTail(folder.events(0))
     assert tail.rows()[-1][4, -1] == 24_999
     assert folder.events(0).stat().st_size > num_bytes + 512 * 1024
+
+
+def test_a_recording_that_begins_anew_at_its_limit_is_followed_on(folder):
+    events = EventWriter(folder.events(0), pytest.fail, limit_bytes=20_000)
+    watcher = Watcher(folder.path)
+    seen = []
+    for first in range(0, 1000, 10):
+        write_steps(events, first, first + 9)
+        seen.append(watcher.look().ranks[0].step)
+    assert folder.events(0).stat().st_size <= 20_000
+    assert seen == list(range(9, 1000, 10))
+
+
+def opened(monkeypatch) -> list[str]:
+    """The names of files that are opened from now on, and of runs that are read."""
+    names = []
+
+    def count(path, mode):
+        names.append(Path(path).name)
+        return open(path, mode)
+
+    def read(path):
+        names.append("the whole run.json")
+        return open_run(path)
+
+    monkeypatch.setattr("topout.cli.live.open", count, raising=False)
+    monkeypatch.setattr("topout.cli.live.open_run", read)
+    return names
+
+
+def test_what_has_not_changed_is_not_read_again(folder, monkeypatch):
+    writers = [EventWriter(folder.events(rank), pytest.fail) for rank in range(2)]
+    watcher = Watcher(folder.path)
+    for writer in writers:
+        write_steps(writer, 0, 9)
+    names = opened(monkeypatch)
+    first = watcher.look()
+    assert names == ["run.json", "the whole run.json", "rank-00000.events", "rank-00001.events"]
+    del names[:]
+    same = watcher.look()
+    assert (names, [rank.step for rank in same.ranks]) == (["run.json"], [rank.step for rank in first.ranks])
+    assert all(rank.silent_s is not None for rank in same.ranks)
+    del names[:]
+    write_steps(writers[1], 10, 12)
+    assert [rank.step for rank in watcher.look().ranks] == [9, 12]
+    assert names == ["run.json", "rank-00001.events"]
+
+
+def test_of_more_ranks_than_asked_for_some_are_looked_at_each_time(folder):
+    write_run(folder, "running", num_ranks=5)
+    writers = [EventWriter(folder.events(rank), pytest.fail) for rank in range(5)]
+    watcher = Watcher(folder.path)
+
+    def seen(step: int) -> list[int | None]:
+        for writer in writers:
+            write_steps(writer, step, step)
+        return [rank.step for rank in watcher.look(2).ranks]
+
+    assert [seen(step) for step in range(4)] == [[0] * 5, [1, 1, 0, 0, 0], [1, 1, 2, 2, 0], [3, 1, 2, 2, 3]]
+    write_run(folder, "finished", 0, num_ranks=5)
+    assert seen(4) == [4] * 5
+
+
+def test_in_a_log_ranks_are_looked_at_for_each_line(monkeypatch, capsys):
+    now = [0.0]
+
+    class Job:
+        looked_at: ClassVar[list[float]] = []
+
+        def look(self):
+            self.looked_at.append(now[0])
+            return LiveRun(run="r", status="running" if self.is_running() else "finished", ranks=())
+
+        def is_running(self):
+            return now[0] < 150
+
+    monkeypatch.setattr("topout.cli.watch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("topout.cli.watch.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    assert _follow_in_a_log(Job()).status == "finished"
+    assert Job.looked_at == [0, 60, 120, 150]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["running"] * 3 + ["finished"]
+
+
+def test_a_run_that_is_lost_between_two_lines_is_told_as_such(folder, monkeypatch):
+    watcher = Watcher(folder.path)
+    assert watcher.is_running()
+    monkeypatch.setattr("topout.cli.live.ending_of", lambda folder, run: Ending("silent", "gone"))
+    watcher._next_question = 0.0
+    assert not watcher.is_running()
+    assert (watcher.look().status, watcher.look().note) == ("silent", "gone")
 
 
 def many(num_ranks: int) -> LiveRun:

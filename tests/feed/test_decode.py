@@ -106,6 +106,22 @@ def test_images_of_every_kind_become_8_bit_rgb() -> None:
     assert np.array_equal(np.asarray(progressive), np.asarray(open_rgb(jpeg(photograph(1)), "plain")))
 
 
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "TIFF", "BMP", "PPM", "GIF"])
+def test_images_of_every_format_are_opened(kind: str) -> None:
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = saved(Image.fromarray(pixels).convert("P" if kind == "GIF" else "RGB"), kind, **options)
+    assert np.asarray(open_rgb(data, "a"))[:, :, 1].tolist() == pixels.tolist()
+
+
+def test_what_pillow_would_hand_to_another_program_is_no_image() -> None:
+    """EPS is run by Ghostscript."""
+    data = saved(Image.new("RGB", (4, 4)), "EPS")
+    with pytest.raises(UnreadableImage) as caught:
+        open_rgb(data, "a.jpg")
+    assert "UnidentifiedImageError" in caught.value.why
+
+
 def test_exif_rotation_is_left_alone() -> None:
     image = Image.fromarray(photograph(1, 40, 20))
     exif = image.getexif()

@@ -32,6 +32,7 @@ def test_waits_are_input_and_totals_are_counters(run_topout: RunTopout, tmp_path
     numbers = table.ref[loaders].tolist()
     assert table.ref[batches].tolist() == [numbers[0]] * 6 + [numbers[1]] * 6
     assert table.facts["batch_size"] == 4 and table.facts["num_workers"] >= 1
+    assert table.facts["takes_batch"] is True
     assert table.counters["feed_samples"].values[-1] == 40
     assert table.counters["feed_bytes"].values[-1] > 10_000
     assert table.counters["feed_wait_ns"].values[-1] > 0
@@ -47,12 +48,17 @@ def test_two_loaders_are_counted_together(monkeypatch) -> None:
     monkeypatch.setattr(counters, "_of_all", counters.FeedCounters())
     training, validation = counters.FeedCounters(), counters.FeedCounters()
     for own, num_samples in ((training, 8), (validation, 2), (training, 8)):
-        counters.WaitRecord(own, 8, 1).took(0, num_samples, 100, 0, 3)
+        counters.WaitRecord(own, 8, 1, shuffle=True).took(0, num_samples, 100, 0, 3)
     for tell in recorder.at_pulse:
         tell()
     told = [call.args for call in recorder.counter.call_args_list if call.args[0] == "feed_samples"]
     assert told == [("feed_samples", 18)]
     assert (training.totals()["samples"], validation.totals()["samples"]) == (16, 2)
+
+
+def test_a_loader_in_order_is_not_said_to_take_a_batch() -> None:
+    made = [counters.WaitRecord(counters.FeedCounters(), 8, 1, shuffle=shuffle) for shuffle in (True, False)]
+    assert [record._topout_facts["takes_batch"] for record in made] == [True, False]
 
 
 def test_two_ranks_share_the_samples_and_a_share_of_the_data_is_a_share(run_topout: RunTopout, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def digest(text):
     return re.search(r"^DIGEST ([0-9a-f]{64})$", text, re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize("way", ["plain", "autocast", "compiled", "graph"])
+@pytest.mark.parametrize("way", ["plain", "autocast", "compiled", "graph", "launching"])
 def test_training_on_a_gpu_is_bit_identical(way, run_topout, tmp_path):
     recorded, _, run = run_way(run_topout, tmp_path / "runs", way)
     assert recorded.code == 0, recorded.stderr
@@ -44,6 +44,15 @@ def test_a_starved_gpu_is_an_input_verdict(run_topout, tmp_path):
     done, analysis, _ = run_way(run_topout, tmp_path / "runs", "starved")
     assert done.code == 0, done.stderr
     assert analysis["verdict"]["name"].startswith("input-")
+
+
+def test_a_gpu_that_waits_for_launches_is_a_host_verdict(run_topout, tmp_path):
+    done, analysis, _ = run_way(run_topout, tmp_path / "runs", "launching")
+    assert done.code == 0, done.stderr
+    assert analysis["verdict"]["name"] == "host"
+    # its kernels take a tenth of the step or two
+    assert analysis["verdict"]["share"] > 0.5
+    assert not {"PR01", "PR02"} & {finding["code"] for finding in analysis["findings"][:2]}
 
 
 def test_a_profile_gives_the_device_tree(run_topout, tmp_path):

@@ -16,7 +16,7 @@ from topout.launch.gathering import Link
 from topout.launch.head import Head
 from topout.launch.member import Member
 from topout.launch.outcome import Cause
-from topout.launch.plain_values import from_plain, to_plain
+from topout.launch.plain_values import from_outline, from_plain, outline, to_plain
 from topout.launch.roster import Roster
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.stopping import Stopping
@@ -228,34 +228,42 @@ def test_a_host_that_is_silent_while_the_head_looks_is_lost(job_of):
     assert job.supervisor.causes == [Cause.HOST_LOST]
 
 
-def test_all_launchers_are_told_the_world_without_the_cores_of_hosts(job_of):
+def test_all_launchers_are_told_their_own_ranks_and_an_outline_of_the_world(job_of):
     job = job_of(2)
     world = job.start([0, 1])
     told = [agent.receive()[-1] for agent in job.agents]
-    assert [message["ranks"] for message in told] == [[0], [1]]
+    own = [[from_plain(Rank, rank) for rank in message["ranks"]] for message in told]
+    assert own == [[rank] for rank in world.ranks]
     assert [(message["kind"], message["cwd"], message["spec"]["script"]) for message in told] == 2 * [
         ("start", "/", "train.py")
     ]
-    for message in told:
-        heard = from_plain(World, message["world"])
-        assert (heard.ranks, heard.master_port) == (world.ranks, world.master_port)
-        assert [(host.name, host.address, host.cores) for host in heard.hosts] == [
-            ("n0", "10.0.0.0", ()),
-            ("n1", "10.0.0.1", ()),
-        ]
+    for message, host, ranks in zip(told, job.hosts, own, strict=True):
+        heard = from_outline(message["world"], host, ranks)
+        assert (heard.master_address, heard.master_port) == ("10.0.0.1", 1)
+        assert [(host.name, host.address) for host in heard.hosts] == [("n0", "10.0.0.0"), ("n1", "10.0.0.1")]
+        assert [(rank.rank, rank.node_rank) for rank in heard.ranks] == [(0, 0), (1, 1)]
+
+
+def test_each_launcher_is_asked_for_the_stacks_of_its_own_ranks(job_of):
+    job = job_of(3)
+    job.start([0, 1, 2])
+    for agent in job.agents:
+        agent.receive()
+    job.head.ask_stacks([0, 2])
+    assert [[message["ranks"] for message in agent.receive()] for agent in job.agents] == [[[0]], [], [[2]]]
 
 
 def test_what_all_launchers_are_told_is_put_into_words_once(job_of, monkeypatch):
     job = job_of(3)
     nouns: list = []
-    monkeypatch.setattr(leading, "to_plain", lambda noun: nouns.append(type(noun).__name__) or to_plain(noun))
+    monkeypatch.setattr(leading, "outline", lambda world: nouns.append(type(world).__name__) or outline(world))
     job.start([0, 1, 2])
-    assert sorted(nouns) == ["RunSpec", "World"]
+    assert nouns == ["World"]
 
 
 def test_a_start_longer_than_the_sockets_buffer_leaves_before_the_first_beat(job_of, monkeypatch):
     job = job_of(2)
-    job.hosts[0] = Host(name="n0", cores=(), memory_bytes=1, cpu_model="x" * 1_000_000)
+    job.hosts[0] = Host(name="n" * 1_000_000, cores=(), memory_bytes=1)
     flushes: list[int] = []
     flush = Wire.flush
 

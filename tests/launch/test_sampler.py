@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import topout.record.sampler as sampler_module
 from tests.launch.jobs import state, wait_for
 from topout.cli.live import BlockTail
 from topout.record.process_tree import are_workers, descendants, read_cpu, read_io, read_resident_bytes
-from topout.record.sampler import Sampler, Target
+from topout.record.sampler import RankSampler, Sampler, Target
 from topout.record.worker_state import StateProbe
 from topout.schema.event import name_of
 
@@ -157,6 +158,29 @@ def test_a_rank_and_its_workers_are_counted(python, tmp_path):
     assert counters["host_available_bytes"][-1] > 0
     for name in ("cpu_ns", "worker_cpu_ns", "read_calls", "write_bytes", "input_samples_running"):
         assert counters[name] == sorted(counters[name])
+
+
+def test_a_run_that_has_lasted_long_gets_fewer_rows(python, tmp_path, monkeypatch):
+    process = python("import time; print('ready', flush=True); time.sleep(60)")
+    monkeypatch.setattr(sampler_module, "_LATE_S", 0.0)
+    kept = []
+
+    def count(self, host, gpus, *, is_kept):
+        kept.append(is_kept)
+        return original(self, host, gpus, is_kept=is_kept)
+
+    original = RankSampler.count
+    monkeypatch.setattr(RankSampler, "count", count)
+    path = tmp_path / "rank-00000.counters"
+    sampler = Sampler([Target(rank=0, pid=process.pid, gpu=None, path=path)], pytest.fail)
+    sampler.start()
+    assert wait_for(lambda: len(kept) >= 3)
+    sampler.stop()
+    assert kept[:3] == [True, False, False]
+    tail = BlockTail(path)
+    (rows,) = tail.rows()
+    names = [tail.names[name_of(code)] for code in rows[0].tolist()]
+    assert "resident_bytes" in names and len(names) == len(set(names))
 
 
 def test_a_file_that_cannot_be_written_is_noted_and_nothing_raises(python):

@@ -185,6 +185,23 @@ def test_a_call_that_ranks_have_passed_before_they_ended_is_none_to_stop_at():
     assert agreement.hear(1, 1, 89) == Order(kind="stop", round=1, call=91)
 
 
+class Hosts(list):
+    num_walks = 0
+
+    def __iter__(self):
+        self.num_walks += 1
+        return super().__iter__()
+
+
+def test_of_thousands_that_answer_or_leave_none_makes_the_head_walk_over_all():
+    hosts = Hosts(range(1000))
+    agreement = StopAgreement(hosts=hosts)
+    agreement.ask(0.0)
+    orders = [agreement.leave(host) if host % 2 else agreement.hear(host, 1, host) for host in range(1000)]
+    assert orders == [*[None] * 999, Order(kind="stop", round=1, call=999)]
+    assert hosts.num_walks == 1
+
+
 def test_when_all_have_ended_there_is_nothing_to_agree_on():
     agreement = StopAgreement(hosts=[0])
     agreement.ask(0.0)

@@ -61,7 +61,7 @@ def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code
     outcome = supervise("tell(kind='done', code=0); time.sleep(60)", notes=notes)
     assert outcome.cause is Cause.ALL_DONE
     assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
-    assert notes == ["rank 0 was still there 0.5 s after its script's end and was ended"]
+    assert notes == ["rank 0: was still there 0.5 s after its script's end and was ended"]
 
 
 WRITES = """
@@ -84,14 +84,31 @@ def test_a_rank_that_still_writes_after_its_last_line_ends_by_itself(unhurried):
     notes: list[str] = []
     outcome = supervise(WRITES + "write()", notes=notes)
     assert (outcome.ends[0].exit_code, outcome.ends[0].signal) == (0, None)
-    assert set(notes) == {"rank 0 still wrote after its script's end, and was waited for"}
+    assert set(notes) == {"rank 0: still wrote after its script's end, and was waited for"}
 
 
 def test_once_it_writes_no_more_it_is_ended():
     notes: list[str] = []
     outcome = supervise(WRITES + "write(); sleep()", notes=notes)
     assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
-    assert notes[-1] == "rank 0 was still there 0.5 s after its script's end and was ended"
+    assert notes[-1] == "rank 0: was still there 0.5 s after its script's end and was ended"
+
+
+OUTLIVES = """
+import subprocess
+writes = "import time\\nwith open({path!r}, 'wb', buffering=0) as file:\\n print(flush=True)\\n"
+writes += " for _ in range(50): file.write(bytes(100_000)); time.sleep(0.1)"
+child = subprocess.Popen([sys.executable, "-c", writes], stdout=subprocess.PIPE, start_new_session=True)
+child.stdout.read(1)
+tell(kind='done', code=0)
+sleep()
+"""
+
+
+def test_a_program_that_outlives_its_rank_is_not_waited_for(unhurried, tmp_path):
+    notes: list[str] = []
+    supervise(OUTLIVES.format(path=str(tmp_path / "copied")), notes=notes)
+    assert notes == ["rank 0: was still there 1.5 s after its script's end and was ended"]
 
 
 def test_a_rank_that_says_that_it_works_is_given_time(unhurried):
@@ -151,7 +168,7 @@ def test_an_abort_after_the_last_line_does_not_spoil_the_result():
     outcome = supervise("tell(kind='done', code=0); os.kill(os.getpid(), signal.SIGABRT)", notes=notes)
     assert outcome.cause is Cause.ALL_DONE
     assert outcome.ends[0].code == 0
-    assert notes == ["rank 0 died by signal 6 after its script had ended with 0"]
+    assert notes == ["rank 0: died by signal 6 after its script had ended with 0"]
 
 
 def test_a_rank_that_raised_and_then_hangs_is_ended():
@@ -173,6 +190,11 @@ def test_a_rank_deaf_to_a_polite_signal_is_killed(tmp_path):
 def test_a_script_for_one_device_stops_a_job_of_two():
     script = "tell(kind='single-device', at_ns=1); time.sleep(60)"
     assert supervise(script, script).cause is Cause.SINGLE_DEVICE
+
+
+def test_that_the_script_is_keras_is_kept():
+    script = "tell(kind='single-device', at_ns=1, framework='keras'); time.sleep(60)"
+    assert supervise(script, script).cause is Cause.SINGLE_DEVICE_KERAS
 
 
 def test_a_script_for_one_device_may_run_once():

@@ -14,6 +14,7 @@ from topout.launch import rendezvous
 from topout.launch.gathering import Gathering
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
+from topout.launch.plain_values import to_plain
 from topout.launch.ports import free_ports, hold_port
 from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
@@ -25,10 +26,8 @@ HOST = Host(name="n2", cores=(Core(index=0, physical=0, socket=0, numa=0),), mem
 
 
 def say_hello(port: int, token: str, number: int = 1, host: Host = HOST) -> Wire:
-    import msgspec
-
     wire = connect_once("127.0.0.1", port, token)
-    wire.send("hello", member=msgspec.to_builtins(Member(number=number, host=host, is_task=True)))
+    wire.send("hello", member=to_plain(Member(number=number, host=host, is_task=True)))
     return wire
 
 

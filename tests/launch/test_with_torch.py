@@ -1,5 +1,8 @@
 """Jobs that train: meeting at the reserved port, a rank killed inside a collective, a script for one device."""
 
+from topout.launch.outcome import Cause
+from topout.launch.rounds import single_device_error
+
 DISTRIBUTED = """
 import os, signal, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -47,4 +50,10 @@ def test_a_script_for_one_device_is_stopped_and_explained(launch):
     assert last_words[0] == "2 ranks were started, but the script trains on one device."
     assert last_words[1].startswith("  why  nothing joins the ranks")
     assert "-n 1" in last_words[2]
+    assert "add --ddp" in last_words[2]
     assert "Next " not in ended.stderr, "there is nothing to explain but that"
+
+
+def test_nobody_is_told_to_add_what_was_given_or_cannot_help():
+    assert "--ddp" not in str(single_device_error(Cause.SINGLE_DEVICE, 2, is_ddp=True))
+    assert "--ddp" not in str(single_device_error(Cause.SINGLE_DEVICE_KERAS, 2, is_ddp=False))

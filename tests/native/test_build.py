@@ -27,6 +27,80 @@ def test_it_is_compiled_on_first_use_into_the_cache_of_a_user_who_cannot_write_t
     assert [path.name for path in found.parent.iterdir()] == [build.file_name_of(build.usable_variants()[0])]
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A user's cache, with a library that this topout would take; what is compiled instead is called so."""
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho compiled > "$2"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    monkeypatch.setattr(build, "places", lambda: [tmp_path / "cache"])
+    library = tmp_path / "cache" / build.file_name_of(build.usable_variants()[0])
+    library.parent.mkdir(mode=0o700)
+    library.write_text("planted\n")
+    library.chmod(0o755)
+    return library
+
+
+def give_away(path, monkeypatch):
+    """To another user; who is not root is made another one."""
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        other = os.geteuid() + 1
+        monkeypatch.setattr(build.os, "geteuid", lambda: other)
+
+
+def test_a_library_of_this_users_own_is_not_compiled_again(cache):
+    assert build.find_or_compile().read_text() == "planted\n"
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_library_that_others_could_have_put_into_the_cache_is_compiled_again(cache, mode):
+    cache.parent.chmod(mode)
+    assert build.find_or_compile().read_text() == "compiled\n"
+    assert cache.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_library_that_others_could_have_written_is_compiled_again(cache, mode):
+    cache.chmod(mode)
+    assert build.find_or_compile().read_text() == "compiled\n"
+    assert cache.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_library_in_a_folder_of_another_user_is_neither_taken_nor_replaced(cache, monkeypatch):
+    give_away(cache.parent, monkeypatch)
+    with pytest.raises(RuntimeError, match="cache belongs to another user"):
+        build.find_or_compile()
+    assert cache.read_text() == "planted\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_library_of_another_user_is_compiled_again(cache, monkeypatch):
+    give_away(cache, monkeypatch)
+    assert build.find_or_compile().read_text() == "compiled\n"
+    assert cache.stat().st_uid == 0
+
+
+def test_what_lies_in_the_package_is_taken_whoever_installed_it(cache, monkeypatch):
+    """A shared environment may belong to a colleague, and its code is run all the same."""
+    monkeypatch.setattr(build, "FOLDER", cache.parent.parent)
+    lib = cache.parent.rename(cache.parent.with_name("lib"))
+    monkeypatch.setattr(build, "places", lambda: [lib])
+    monkeypatch.setattr(build, "file_name_of", lambda variant: cache.name)
+    lib.chmod(0o777)
+    give_away(lib / cache.name, monkeypatch)
+    assert build.find_or_compile().read_text() == "planted\n"
+
+
+def test_the_folder_in_the_cache_is_for_its_user_alone(cache):
+    cache.unlink()
+    cache.parent.rmdir()
+    build.find_or_compile()
+    assert cache.parent.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.usefixtures("homeless")
 def test_a_user_without_a_home_has_the_package_alone(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -167,6 +167,11 @@ def test_item_types_are_stored_little_endian():
         ([Field(name="a", kind="picture")], "cannot be stored as picture"),
         ([Field(name="a", kind="jpeg", codec="zstd")], "cannot be stored as jpeg with zstd"),
         ([Field(name="a", kind="array", dtype="object")], "cannot be stored as array"),
+        ([Field(name="a", kind="array", dtype="(1,2f8")], "cannot be stored as array"),
+        ([Field(name="a", kind="array", dtype="<f4", shape=(3, -1))], "cannot be stored as array"),
+        ([Field(name="a", kind="array", dtype="<f4", shape=(1 << 30,))], "sample with a is too long"),
+        ([Field(name=name, kind="array", dtype="|u1", shape=(3 << 30,)) for name in "ab"], "with a, b is too long"),
+        ([Field(name="a", kind="array", dtype="<f4", shape=(1 << 32, 1 << 30))], "sample with a is too long"),
     ],
 )
 def test_fields_that_a_pack_cannot_hold_are_refused(fields, problem):

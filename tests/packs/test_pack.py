@@ -15,6 +15,9 @@ from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.fields import Field
 from topout.packs.manifest import read_manifest
 from topout.packs.pack import open_pack
+from topout.packs.pack_view import NativePack
+from topout.packs.packing import packer
+from topout.packs.packing.begun import FOLDER_NAME
 from topout.packs.packing.writer import PackWriter
 from topout.packs.repair import repair_files
 from topout.schema.errors import TopoutError
@@ -237,6 +240,35 @@ def test_a_source_that_moved_is_asked_for_and_a_wrong_one_is_refused(tmp_path):
     assert contents(path) == before
 
 
+def test_repair_leaves_a_packing_that_was_begun_alone(tmp_path, monkeypatch):
+    source, path = file_folder(tmp_path / "files", 40, 500), tmp_path / "pack"
+    pack_folder(source, path, shard_bytes=6000)
+    with monkeypatch.context() as patch:
+        patch.setattr(packer, "finish", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(TopoutError, match="cannot be written"):
+            pack_folder(source, path, shard_bytes=9000, is_replacing=True)
+    flip(path / "shard-00001.bin", 5000)
+    begun = contents(path / FOLDER_NAME)
+    for _ in range(2):
+        with pytest.raises(TopoutError, match="was begun and did not finish") as caught:
+            repair_files(path, read_manifest(path), {"shard-00001.bin"}, None)
+    assert contents(path / FOLDER_NAME) == begun
+    assert f"rm -r {path / FOLDER_NAME}" in caught.value.do
+    kept = pack_folder(source, path, shard_bytes=9000, is_replacing=True)
+    assert kept.num_shards_kept == len(kept.manifest.shards) > 1
+
+
+def test_repair_does_not_mind_what_nobody_goes_on_with(tmp_path):
+    source, path = file_folder(tmp_path / "files", 40, 500), tmp_path / "pack"
+    pack_folder(source, path, shard_bytes=6000)
+    before = contents(path)
+    flip(path / "shard-00001.bin", 5000)
+    (path / FOLDER_NAME).mkdir()
+    (path / FOLDER_NAME / "shard-00000.data").write_bytes(b"of a repair that was killed")
+    repair_files(path, read_manifest(path), {"shard-00001.bin"}, None)
+    assert contents(path) == before
+
+
 def test_a_pack_from_python_has_no_source(path):
     with pytest.raises(TopoutError, match="no source to repair it from"):
         repair_files(path, read_manifest(path), {"shard-00000.bin"}, None)
@@ -295,6 +327,51 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(path, entry):
     with pytest.raises(DamagedPack) as caught:
         read_manifest(path)
     assert "'../../.bashrc', which no pack has" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"dtype": "|O", "shape": (2,)}, "arrays of object cannot be packed"),
+        ({"dtype": ">u2"}, "'>u2', which no pack has"),
+        ({"shape": (-2, 3)}, "its shape is (-2, 3)"),
+        ({"shape": (1 << 32, 1 << 32)}, "of 4 GiB at most"),
+        ({"name": "label"}, "each field needs a name of its own"),
+    ],
+)
+def test_a_manifest_with_fields_that_no_writer_stores_is_refused(path, change, why):
+    """Its digest is right: a batch of objects would be filled with addresses that whoever wrote it has chosen."""
+    manifest = read_manifest(path)
+    first, *others = manifest.fields
+    (path / "pack.json").write_bytes(replace(manifest, fields=(replace(first, **change), *others)).encode())
+    with pytest.raises(DamagedPack, match=r"pack\.json is damaged") as caught:
+        open_pack(path)
+    assert why in caught.value.why
+
+
+def test_a_codec_that_is_not_installed_is_no_damage(path):
+    manifest = read_manifest(path)
+    *others, caption = manifest.fields
+    (path / "pack.json").write_bytes(replace(manifest, fields=(*others, replace(caption, codec="rare"))).encode())
+    assert read_manifest(path).fields[-1].codec == "rare"
+    with pytest.raises(TopoutError, match=r"There is no rare"):
+        open_pack(path)
+
+
+def test_the_library_fills_no_objects(path):
+    with open_pack(path) as pack:
+        view = NativePack(pack, native.library())
+        with pytest.raises(ValueError, match="holds objects"):
+            view.gather(np.array([0]), (replace(pack.fields[0], dtype="|O"),))
+
+
+def test_a_field_asked_for_twice_is_gathered_once(path, monkeypatch):
+    """Of two arrays of one name the first would be gone while the library fills it."""
+    real, places = native.Library.gather, []
+    monkeypatch.setattr(native.Library, "gather", lambda *given: places.append(len(given[3])) or real(*given))
+    with open_pack(path) as pack:
+        assert np.array_equal(pack.gather([3], ["pixels", "pixels"])["pixels"], [sample(3)["pixels"]])
+    assert places == [1]
 
 
 def test_what_is_no_pack_is_told_from_one_that_is_not_finished(tmp_path):

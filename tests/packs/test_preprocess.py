@@ -113,6 +113,15 @@ def test_whole_images_are_decoded_when_asked(tmp_path):
     assert "does not decode" in caught.value.why
 
 
+def test_what_pillow_would_hand_to_another_program_is_no_image():
+    """EPS is run by Ghostscript; bytes called `image` may be of any format."""
+    target = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(target, "EPS")
+    preprocessor = Preprocessor([Field(name="image", kind="bytes")], PackOptions(check_images=True))
+    with pytest.raises(ValueError, match="cannot identify image file"):
+        preprocessor.apply("a", {"image": target.getvalue()})
+
+
 def test_bands_are_brought_to_one_size_and_stacked():
     sample = {
         "ten": np.arange(16, dtype="<u2").reshape(4, 4),

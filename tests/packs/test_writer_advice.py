@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests.packs.packs import FIELDS, sample, small_pack
+from tests.packs.packs import FIELDS, contents, file_folder, pack_folder, sample, small_pack
 from topout.packs.pack import open_pack
-from topout.packs.packing import begun, shard_writer
+from topout.packs.packing import begun, packer, shard_writer
 from topout.packs.packing import writer as writer_module
 from topout.packs.packing.storage_errors import cannot_write
 from topout.packs.packing.writer import PackWriter
@@ -24,6 +24,23 @@ def test_a_pack_that_is_there_is_replaced_by_an_argument(tmp_path):
         writer.add("one", sample(1))
     assert writer.manifest is not None
     assert writer.manifest.num_samples == 1
+
+
+def test_a_packing_that_was_begun_is_not_written_over_unless_asked(tmp_path, monkeypatch):
+    source = file_folder(tmp_path / "files", 40, 500)
+    with monkeypatch.context() as patch:
+        patch.setattr(packer, "finish", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(TopoutError, match="cannot be written"):
+            pack_folder(source, tmp_path / "pack", shard_bytes=6000)
+    packed = contents(tmp_path / "pack")
+    for _ in range(2):
+        with pytest.raises(TopoutError, match="was begun and did not finish") as caught:
+            PackWriter(tmp_path / "pack", fields=FIELDS)
+    assert contents(tmp_path / "pack") == packed
+    assert "is_replacing=True" in caught.value.do
+    with PackWriter(tmp_path / "pack", fields=FIELDS, is_replacing=True) as writer:
+        writer.add("one", sample(1))
+    assert not (tmp_path / "pack" / begun.FOLDER_NAME).exists()
 
 
 def test_a_name_given_twice_is_told_without_options(tmp_path):

@@ -1,8 +1,10 @@
 """Links are measured between real processes, and only with the neighbour."""
 
 import json
+import socket
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +32,19 @@ def test_the_loopback_is_measured_for_every_size() -> None:
     fit = fit_link(link.samples)
     assert fit is not None and fit.beta_bytes_per_s is not None
     assert 0 < fit.alpha_s < 1 and fit.beta_bytes_per_s > 1e6
+
+
+def test_a_stranger_who_knocks_first_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_server, strangers = socket.create_server, []
+
+    def visited(place: tuple[str, int]) -> socket.socket:
+        server = create_server(place)
+        strangers.append(socket.create_connection(server.getsockname()))
+        return server
+
+    monkeypatch.setattr(socket, "create_server", visited)
+    assert len(within_host("n1").samples) == len(SIZES_BYTES)
+    assert strangers[0].recv(1) == b"", "sent away"
 
 
 def test_three_hosts_measure_three_links(tmp_path: Path) -> None:
@@ -84,6 +99,21 @@ with meet(deadline_s=time.monotonic() + 120) as meeting:
     sizes = [4096, 65536, 1 << 20, 4 << 20, 16 << 20]
     assert first == [["within a host", "gloo", 2, sizes], ["between hosts", "gloo", 2, sizes]]
     assert second == [["within a host", "gloo", 2, sizes]]
+
+
+def test_the_store_of_an_all_reduce_is_heard_at_its_own_address_alone(tmp_path: Path) -> None:
+    script = """
+import socket
+from topout.preflight.probes import collectives
+place = ("127.0.0.1", collectives._free_port("127.0.0.1"))
+def knock(*_):
+    for address in ("127.0.0.1", "127.0.0.2"):
+        with socket.socket() as stranger:
+            print(stranger.connect_ex((address, place[1])) == 0)
+collectives.SIZES_BYTES, collectives._one_size = (4096,), knock
+collectives._all_reduce("gloo", 0, 1, place)
+"""
+    assert run_company(tmp_path, 1, script) == ["True\nFalse\n"]
 
 
 def test_an_address_belongs_to_an_interface() -> None:

@@ -74,6 +74,13 @@ def test_a_rule_explains_itself(name):
     assert text.splitlines()[1] == ""
 
 
+def test_compression_to_bf16_is_named_for_gloo_too():
+    """torch's own hook refuses it."""
+    text = inspect.getdoc(load_plugin(RULES, "exposed_transfer")) or ""
+    assert re.search(r"default_hooks +# NCCL alone$", text, re.MULTILINE)
+    assert re.search(r'ctx\.wrap\(.*compress="bf16"\) +# Gloo, too$', text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rule_sees_nothing_of_topout_but_the_schema(name):
     imports = re.findall(r"^\s*(?:from|import) (topout\S*)", inspect.getsource(load_plugin(RULES, name)), re.MULTILINE)

@@ -3,6 +3,7 @@
 On a stand-in for CUDA whose streams are lists of times; real devices are in the GPU tier.
 """
 
+import itertools
 import sys
 import threading
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from topout.record.outofmemory import record_out_of_memory
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
-from topout.record.torch_taps.device import DeviceClock
+from topout.record.torch_taps.device import GOES_ON, DeviceClock
 from topout.record.torch_taps.facts import Setup
 from topout.schema.event import Kind
 
@@ -25,6 +26,10 @@ class Stream(NamedTuple):
 
     name: str
     device: int
+    is_dry: bool
+
+    def query(self) -> bool:
+        return self.is_dry
 
 
 class StandInCuda:
@@ -33,7 +38,9 @@ class StandInCuda:
     def __init__(self) -> None:
         self.times = {"own": 0.0, "side": 0.0, "other GPU": 0.0}
         self.stream = "own"
-        self.is_failing = False
+        self.is_failing = self.is_dry = False
+        self.num_spins = 0
+        self.is_held = False
         cuda = self
 
         class Event:
@@ -61,7 +68,12 @@ class StandInCuda:
         return False
 
     def current_stream(self) -> "Stream":
-        return Stream(self.stream, device=int(self.stream == "other GPU"))
+        return Stream(self.stream, int(self.stream == "other GPU"), self.is_dry)
+
+    def _sleep(self, cycles: int) -> None:
+        self.times[self.stream] += cycles / 2e6
+        self.num_spins += 1
+        self.is_held = True
 
     @contextmanager
     def on(self, stream: str):
@@ -78,7 +90,7 @@ def device():
     recorder.code = lambda kind, name="": name if kind == Kind.DEVICE else 0
     rows: list[tuple[str, int]] = []
     recorder.emit = lambda row: rows.append((row[0], row[2]))
-    return cuda, DeviceClock(SimpleNamespace(cuda=cuda), recorder), rows
+    return cuda, DeviceClock(SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="13.0")), recorder), rows
 
 
 def step(cuda, clock, copy) -> None:
@@ -175,6 +187,85 @@ def test_steps_that_were_none_leave_nothing_for_those_that_are_numbered_anew(dev
     end_step(clock, 1)
     assert [phase for phase, _ in rows] == ["forward", "backward", "optimizer"]
     assert [length_ns for _, length_ns in rows] == [3_000_000, 6_000_000, 1_000_000]
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_a_batch_copied_between_forward_and_backward_does_not_take_forwards_time(device, is_dry: bool) -> None:
+    """As scripts do that fetch the next batch while the device computes."""
+    cuda, clock, rows = device
+    recorder = clock._recorder
+    recorder.mark, cuda.is_dry = clock.mark, is_dry
+    for number in range(22):
+        if recorder.mark is not None:
+            for phase, length_ms in (
+                (GOES_ON, 3.0),
+                ("copy", 0.5),
+                ("forward", 0.25),
+                ("backward", 6.0),
+                ("optimizer", 1.0),
+            ):
+                cuda.times["own"] += length_ms
+                recorder.mark(phase)
+        end_step(clock, number)
+    second = rows[rows.index(("optimizer", 1_000_000)) + 1 :]
+    assert second[:3] == [("copy", 500_000), ("forward", 3_000_000), ("forward", 250_000)]
+    queued = [length_ns for phase, length_ns in rows if phase == "forward.queued"]
+    assert queued == ([3_000_000, 250_000] * 3 if is_dry else [])
+
+
+GAPS_MS = {"forward": 3.0, "backward": 6.0, "optimizer": 1.0}
+WORK_MS = {"forward": 1.0, "backward": 1.5, "optimizer": 0.5}
+
+
+def slow_host(cuda, clock, num_steps: int, *, recorder) -> None:
+    """Steps of a host that launches more slowly than its device works, unless that is held back meanwhile."""
+    recorder.mark = clock.mark
+    for number in range(num_steps):
+        if recorder.mark is not None:
+            recorder.mark("input")
+            for phase, gaps_ms in GAPS_MS.items():
+                cuda.times["own"] += WORK_MS[phase] if cuda.is_held else gaps_ms
+                cuda.is_held = False
+                recorder.mark(phase)
+        end_step(clock, number)
+
+
+def lengths(rows, name: str) -> set[int]:
+    return {length_ns for phase, length_ns in rows if phase == name}
+
+
+def test_a_device_that_runs_dry_is_held_back_and_shows_what_is_work(device) -> None:
+    cuda, clock, rows = device
+    cuda.is_dry = True
+    slow_host(cuda, clock, 22, recorder=clock._recorder)
+    for phase, work_ms in WORK_MS.items():
+        assert lengths(rows, f"{phase}.queued") == {round(1e6 * work_ms)}
+    assert [phase for phase, _ in rows].count("backward.queued") == 3
+    # and steps in which it was held back tell nothing of what nobody held back
+    assert lengths(rows, "backward") == {6_000_000}
+    assert lengths(rows, "input") == {0}
+
+
+@pytest.mark.parametrize("why", ["has more to do", "is AMD's"])
+def test_a_device_is_not_held_back_where_that_would_cost_or_cannot_be_timed(device, why: str) -> None:
+    cuda, clock, rows = device
+    cuda.is_dry = why == "is AMD's"
+    if why == "is AMD's":
+        clock = DeviceClock(SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda=None)), clock._recorder)
+    slow_host(cuda, clock, 22, recorder=clock._recorder)
+    assert cuda.num_spins == 0
+    assert len(rows) > 30
+    assert not any(phase.endswith(".queued") for phase, _ in rows)
+
+
+def test_holding_a_device_back_counts_as_what_following_costs(device, monkeypatch) -> None:
+    """The host takes 100 ms for each phase: holding back for them is for one step in hundreds."""
+    cuda, clock, _ = device
+    times_ns = itertools.count(0, 5_000_000)
+    monkeypatch.setattr("topout.record.torch_taps.device.now_ns", lambda: next(times_ns))
+    cuda.is_dry = True
+    slow_host(cuda, clock, 2000, recorder=clock._recorder)
+    assert 9 <= cuda.num_spins < 20
 
 
 @pytest.mark.parametrize("kind", ["CUDA", "HIP"])

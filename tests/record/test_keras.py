@@ -188,6 +188,8 @@ def test_copies_of_a_script_for_one_worker_are_refused(run_keras):
     done, _, _ = run_keras("keras_loops.py", "endless", ranks=2)
     assert done.code == 2, done.stderr
     assert "2 ranks were started, but the script trains on one device." in done.stderr
+    assert "--ddp" not in done.stderr, "it could not help"
+    assert "tf_keras" in done.stderr
 
 
 def test_training_is_bit_identical_with_and_without_the_recorder(run_topout, tmp_path):

@@ -1,6 +1,7 @@
 """A rank looks at itself: its page tells where the script is, stacks are written on request, its end is not late."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,22 @@ def test_asked_again_it_adds_to_what_it_wrote(rank, tmp_path):
         assert wait_for(lambda number=number: page.read().num_answered == number)
     text = stacks_path(tmp_path, 3).read_text()
     assert ("look 1\n" in text, "look 2\n" in text) == (True, True)
+
+
+def test_of_many_hold_ups_the_stacks_of_the_last_are_kept(monkeypatch, tmp_path):
+    monkeypatch.delenv(PAGE_FD, raising=False)
+    recorder = Recorder(Settings(run=str(tmp_path), rank=3), StatusLine(None))
+    page, fd = StatusPage.create()
+    os.close(fd)
+    page._words[_PID] = os.getpid()
+    watching = Lookout(recorder, page)
+    for number in range(1, 21):
+        assert page.ask() == number
+        watching._answer()
+    text = stacks_path(tmp_path, 3).read_text()
+    assert re.findall(r", look (\d+)\n", text) == [str(number) for number in range(5, 21)]
+    recorder.finish()
+    page.close()
 
 
 def test_a_folder_that_cannot_be_written_does_not_end_the_looking(rank, tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.conftest import REPOSITORY
+from topout.record.torch_taps.batch import takes_batch, why_not
 from topout.schema.run_folder import RunFolder
 from topout.trace.readers.topout import read_rank
 
@@ -51,6 +52,38 @@ def test_a_batch_that_nobody_took_ends_the_run_and_is_explained(run_topout, tmp_
     assert "--batch-arg" in done.stderr
     assert done.stderr.count("was not taken") == 1
     assert "batch_taken_by" not in read_rank(folder, 0).facts
+
+
+@pytest.mark.parametrize(("kind", "takes"), [("shuffle", True), ("in_order", False), ("batch_sampler", False)])
+def test_a_run_says_whether_its_loader_would_take_a_batch(run_topout, tmp_path, kind, takes):
+    done = run_topout(["run", "-q", "-n", 1, "--no-report", "--runs", tmp_path / "runs", SCRIPT, kind])
+    assert done.code == 0, done.stderr
+    (made,) = (tmp_path / "runs").iterdir()
+    assert read_rank(RunFolder(made), 0).facts["takes_batch"] is takes
+
+
+def test_what_is_said_of_a_loader_holds_when_it_is_made():
+    torch_data = pytest.importorskip("torch.utils.data")
+    data, stream = (
+        list(range(64)),
+        type("Stream", (torch_data.IterableDataset,), {"__iter__": lambda _: iter(range(64))}),
+    )
+    in_turn = torch_data.distributed.DistributedSampler(data, 2, 0, shuffle=False)
+    mixed = torch_data.distributed.DistributedSampler(data, 2, 0)
+    for given, takes in (
+        ({"dataset": data, "shuffle": True}, True),
+        ({"dataset": data}, False),
+        ({"dataset": data, "sampler": mixed}, True),
+        ({"dataset": data, "sampler": in_turn}, False),
+        ({"dataset": stream()}, True),
+        ({"dataset": stream(), "batch_size": None}, False),
+        ({"dataset": data, "batch_sampler": [[0, 1]]}, False),
+    ):
+        # arguments that are left out have torch's defaults there
+        assert (why_not({"batch_size": 1, **given}, 8) is None, takes_batch(torch_data.DataLoader(**given))) == (
+            takes,
+        ) * 2
+    assert takes_batch(object()) is False
 
 
 def test_a_loader_of_packs_takes_it_too():

@@ -14,7 +14,16 @@ from topout.record.recorder import Recorder
 from topout.record.set_batch import SetBatch
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
-from topout.record.torch_taps import backward, checkpoint, collectives, flight, loader, optimizer
+from topout.record.torch_taps import (
+    backward,
+    checkpoint,
+    collectives,
+    data_parallel,
+    flight,
+    loader,
+    optimizer,
+    spawning,
+)
 from topout.record.torch_taps.waits import Launches
 from topout.record.turns import RehearsalOver
 from topout.schema.event import NOT_GIVEN, Kind
@@ -231,3 +240,27 @@ def test_arrivals_are_left_out_where_the_time_of_day_was_set(arrivals, recorder,
     arrivals.day._at_zero_ns -= by_ns
     assert arrivals() == []
     assert "time of day was set" in recorder.notes[0]
+
+
+@pytest.mark.parametrize(("device_ids", "told"), [([], {}), ([0], {}), ([0, 1], {"uses_data_parallel": True})])
+def test_data_parallel_with_one_gpu_is_none(recorder, device_ids, told):
+    class Stand:
+        def __init__(self, module, ids):
+            self.module, self.device_ids = module, ids
+
+    facts = {}
+    recorder.fact = lambda **given: facts.update(given)
+    data_parallel.install(SimpleNamespace(DataParallel=Stand), recorder)
+    assert Stand("model", device_ids).module == "model"
+    assert facts == told
+
+
+@pytest.mark.parametrize("words", [(3,), ()])
+def test_processes_that_a_script_starts_are_counted(recorder, words):
+    started, facts = [], {}
+    recorder.fact = lambda **given: facts.update(given)
+    module = SimpleNamespace(start_processes=lambda *given, **named: started.append((given, named)))
+    spawning.install(module, recorder)
+    module.start_processes(print, ("a",), *words, daemon=True)
+    assert started == [((print, ("a",), *(words or (1,))), {"daemon": True})]
+    assert facts == {"num_spawned": words[0] if words else 1}

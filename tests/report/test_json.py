@@ -11,7 +11,7 @@ from tests.report.analyses import LATE_RANK, MEASURES, NOTHING_SEEN
 from topout.report.json_report import json_schema, read, to_json, write
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.measures import ANALYSIS_VERSION
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import TO_READ_NEWER, RunFolder
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "analysis.schema.json"
 
@@ -69,7 +69,7 @@ def test_an_analysis_of_a_newer_version_is_refused(tmp_path):
     path.write_text(to_json(replace(LATE_RANK, version=ANALYSIS_VERSION + 1)))
     with pytest.raises(TopoutError, match="newer topout") as caught:
         read(path)
-    assert caught.value.exit_code == ExitCode.USAGE
+    assert (caught.value.exit_code, caught.value.do) == (ExitCode.USAGE, TO_READ_NEWER)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"version": 1}', '{"version": "1"}', "\x00"])

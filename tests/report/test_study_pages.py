@@ -243,6 +243,24 @@ def test_a_page_never_replaces_a_script_nor_fails_after_the_work(tmp_path: Path,
     assert (tmp_path / "train.py").read_text() == "precious"
 
 
+def test_a_page_replaces_pages_of_topout_and_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from topout.cli.main import call
+
+    words = ["simulate", "resnet50-v100", "--system", "summit", "--steps", "20", "--nodes"]
+    page = tmp_path / "simulation.html"
+    page.write_text("<!doctype html><title>My notes on topout</title>")
+    for given in (page, tmp_path):
+        assert call([*words, "1,2", "--html", str(given)]) == 2
+        problem, why, do = capsys.readouterr().err.splitlines()
+        assert problem.endswith("simulation.html is there already.") and "no page of topout's" in why
+        assert do == "  do   name another file"
+    assert page.read_text() == "<!doctype html><title>My notes on topout</title>"
+    page.write_text("")
+    for nodes in ("1,2", "1,4"):
+        assert call([*words, nodes, "--html", str(page)]) == 0
+        assert Outline(page.read_text()).open == []
+
+
 def test_a_plan_is_written_as_a_page(tmp_path: Path, capsys):
     from topout.cli.main import call
 

@@ -106,6 +106,20 @@ def test_a_job_scaled_to_a_device_is_not_warned_of(capsys):
     assert "measured on" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("verb", "do"),
+    [
+        (["simulate", "--steps", "5"], "topout simulate --device 'H100' scales them."),
+        (["plan", "--samples", "1e6"], "Calibrate a run on H100 SXM for those there."),
+    ],
+)
+def test_another_device_is_warned_of_with_what_the_verb_can_do(verb, do, capsys):
+    name, *words = verb
+    assert call([name, "resnet50-v100", "--system", "h100-pod", "--nodes", "1", *words]) == 0
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if "measured on" in line]
+    assert note.endswith(do)
+
+
 def test_twice_the_batch_takes_twice_as_long_and_travels_as_often():
     plain, twice = step(), step("input.samples=512")
     assert twice.parts["compute"] == pytest.approx(2 * plain.parts["compute"])

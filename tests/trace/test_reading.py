@@ -110,6 +110,8 @@ def test_a_newer_block_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TopoutError, match="newer topout") as caught:
         read_run(RunFolder(tmp_path))
     assert "version 9" in caught.value.why
+    # it is in no index of packages
+    assert caught.value.do == "install the topout that wrote it, or a newer one: pip install . in its folder"
 
 
 @pytest.mark.parametrize(

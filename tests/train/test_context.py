@@ -243,9 +243,12 @@ for x in [*stream, *stream]:
     model(x).sum().backward()
     optimizer.step()
     saved.step()
+own = [torch.ones(3), torch.ones(1)][: 2 - ctx.rank]
+said["samples"] = ctx.evaluate(lambda batch: {"samples": float(batch.sum())}, own, own_share=True)["samples"]
 # without saved.close()
 ctx.close()
-said["steps"] = sorted(os.listdir("saved"))
+# rank 0 may be about to remove its lock
+said["steps"] = sorted(name for name in os.listdir("saved") if name != ".lock")
 print(json.dumps(said), flush=True)
 """
 
@@ -254,6 +257,7 @@ def test_what_the_context_made_is_finished_with_it(run_ranks):
     for ended in run_ranks(KEPT, 2):
         assert ended.code == 0, ended.stderr
         assert ended.said["steps"] == ["step-000000000002", "step-000000000004"]
+        assert ended.said["samples"] == 3 + 1 + 3
         assert "model= is the name of what wrap was given" in ended.said["taken"]
         assert "sparse gradients" in ended.said["sparse"]
         assert "cannot be had with overlap_forward=True" in ended.said["noise"]
@@ -668,6 +672,28 @@ def test_a_loader_of_a_phase_that_is_over_gives_its_name_to_the_next(tmp_path):
     checkpoints.save()
     checkpoints.close()
     assert sorted(path.name for path in (tmp_path / "2").glob("step-*"))[-1].endswith("2")
+
+
+def test_a_further_loader_has_the_name_of_its_place_whatever_came_before(tmp_path):
+    import gc
+
+    import torch
+    from torch import nn
+
+    from topout.train.context import Context
+    from topout.train.place import alone
+
+    def loader():
+        return torch.utils.data.DataLoader(list(range(8)))
+
+    ctx = Context(alone())
+    model, main = ctx.wrap(nn.Linear(2, 2), loader=loader())
+    _, first_phase = ctx.wrap(model, loader=loader())
+    _, second_phase = ctx.wrap(model, loader=loader())
+    del first_phase
+    gc.collect()
+    (wrapped,) = ctx._living()
+    assert wrapped.parts() == {"model": model, "loader": main, "loader+2": second_phase}
 
 
 def test_an_optimizer_for_other_layers_stays_when_the_model_is_wrapped_anew(capsys):

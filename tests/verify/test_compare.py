@@ -276,20 +276,44 @@ def test_ranks_that_share_their_samples_count_them_once(tmp_path):
     assert found.notes == ("A ran on 1 rank and B on 2.",)
 
 
-def test_one_rank_that_loads_for_two_counts_its_samples_once(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "num_ranks", "last", "batches"),
+    [
+        (128, 2, 128, 1),
+        (100, 8, 100, 1),
+        (8, 16, 8, 1),
+        # a batch that the window has not, one more, and a small one at the end of an epoch
+        (128, 2, 0, 1),
+        (128, 2, 256, 1),
+        (128, 2, 8, 1),
+        (32, 2, 32, 4),
+    ],
+)
+def test_one_rank_that_loads_for_all_counts_its_samples_once(tmp_path, size, num_ranks, last, batches):
     plain = {"forward": 5 * int(MS), "backward": 5 * int(MS)}
-    loading, fed = [StepPlan(**plain, samples=128)] * 20, [StepPlan(**plain, samples=0)] * 20
-    two = build_run(tmp_path / "two", [loading, fed], Plan(facts={"batch_size": 128})).folder
-    found = compare_runs(trained(tmp_path / "one", ms=10, size=128), two)
-    assert (found.a_samples_per_step, found.b_samples_per_step, found.sample_ratio) == (128, 128, None)
+    loading = [*[StepPlan(**plain, samples=size, batches=batches)] * 39, StepPlan(**plain, samples=last)]
+    fed = [StepPlan(**plain, samples=0)] * 40
+    run = build_run(tmp_path / "b", [loading, *[fed] * (num_ranks - 1)], Plan(facts={"batch_size": size})).folder
+    found = compare_runs(trained(tmp_path / "a", ms=10, size=size, batches=batches), run)
+    each = size * batches
+    assert (found.a_samples_per_step, found.b_samples_per_step, found.sample_ratio) == (each, each, None)
+
+
+def test_samples_that_are_not_those_of_the_batch_are_not_rounded(tmp_path):
+    steps = [StepPlan(forward=int(10 * MS), samples=10 + (step % 4 == 0)) for step in range(20)]
+    run = build_run(tmp_path / "b", [steps] * 8, Plan(facts={"batch_size": 64})).folder
+    found = compare_runs(trained(tmp_path / "a", ms=10, size=32), run)
+    assert found.b_samples_per_step == pytest.approx(8 * 10.25, rel=0.01)
 
 
 def test_samples_of_loops_whose_computing_is_not_seen_are_not_counted(tmp_path, monkeypatch):
     """Any loader might be that of an evaluation."""
     monkeypatch.setattr(runs, "computes_unseen", lambda table: "jax_version" in table.facts)
-    a, b = trained(tmp_path / "a", ms=10, size=32), trained(tmp_path / "b", ms=10, size=64, facts={"jax_version": "1"})
+    compiled = {"size": 32, "batches": 2, "facts": {"jax_version": "1"}}
+    a, b = trained(tmp_path / "a", ms=10, size=32), trained(tmp_path / "b", ms=10, **compiled)
     found = compare_runs(a, b)
     assert (found.b_samples_per_step, found.sample_ratio) == (None, None)
+    assert found.notes == ()
 
 
 def test_smaller_batches_at_the_ends_of_epochs_are_no_other_batch(tmp_path):

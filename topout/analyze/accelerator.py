@@ -5,6 +5,10 @@ how long it waited for the device to catch up. What the device left open of a st
 meanwhile: input, explicit communication, and the rest is `other`. Exposed communication inside the device's backward
 stays in backward here; kernels (`--profile`) tell it apart.
 
+The time between two events may hold gaps in which the device had nothing queued. In some steps it was held back before
+a phase (`record/torch_taps/held_back.py`), and did it without a gap: only so much of the phase is work, the rest is the
+host's, and `other`.
+
 Only some steps are followed. In the others the device is taken to have as much to do as it usually had; where nothing
 held the host, it worked in as much of the time. Work that a fast host leaves behind fills later steps: a barrier that
 only lets the device catch up is no waiting.
@@ -13,6 +17,7 @@ only lets the device catch up is no waiting.
 import numpy as np
 
 from topout.analyze.segments import PHASE
+from topout.record.row_names import QUEUED
 from topout.schema.event import Kind
 from topout.trace.table import Bools, Int64s, RankTable
 
@@ -20,6 +25,8 @@ DEVICE_PHASES = ("copy", "forward", "backward", "optimizer", "bubble")
 _DEVICE = [PHASE[name] for name in DEVICE_PHASES]
 _HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
 _SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
+_FEWEST_QUEUED = 2
+"""Steps in which the device was held back before a phase, to tell how much of it is work."""
 _MOST_STEPS_AHEAD = 32
 """A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
 
@@ -30,17 +37,33 @@ def runs_ahead(table: RankTable) -> bool:
 
 
 def device_ns(table: RankTable, steps: Int64s) -> Int64s:
-    """[steps, DEVICE_PHASES]: time between device events; all zero where a step's events were not seen."""
+    """[steps, DEVICE_PHASES]: work between device events; all zero where a step's events were not seen."""
     result = np.zeros((len(steps), len(DEVICE_PHASES)), dtype=np.int64)
-    rows = np.flatnonzero(table.kind == Kind.DEVICE)
     for number, phase in enumerate(DEVICE_PHASES):
-        ids = [i for i, name in enumerate(table.names) if name == phase]
-        own = rows[np.isin(table.name_id[rows], ids)]
-        place = np.searchsorted(steps, table.ref[own])
-        is_known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == table.ref[own])
-        # events of two streams may come in any order, and a length below zero would be taken from the other phases
-        np.add.at(result[:, number], place[is_known], np.maximum(table.duration_ns[own[is_known]], 0))
+        of_step, length_ns = _lengths_ns(table, phase)
+        place = np.searchsorted(steps, of_step)
+        is_known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == of_step)
+        worked_ns = length_ns[is_known] * _worked_share(length_ns, _lengths_ns(table, phase + QUEUED)[1])
+        result[place[is_known], number] = np.rint(worked_ns)
     return result
+
+
+def _lengths_ns(table: RankTable, name: str) -> tuple[Int64s, Int64s]:
+    """The steps that have such rows of the device, and how long these are together in each."""
+    ids = [number for number, known in enumerate(table.names) if known == name]
+    rows = np.flatnonzero((table.kind == Kind.DEVICE) & np.isin(table.name_id, ids))
+    of_step, place = np.unique(table.ref[rows], return_inverse=True)
+    length_ns = np.zeros(len(of_step), dtype=np.int64)
+    # events of two streams may come in any order, and a length below zero would be taken from the other phases
+    np.add.at(length_ns, place, np.maximum(table.duration_ns[rows], 0))
+    return of_step, length_ns
+
+
+def _worked_share(length_ns: Int64s, queued_ns: Int64s) -> float:
+    """Of the time that a phase takes the device: what it took where all of it was queued."""
+    if len(queued_ns) < _FEWEST_QUEUED or len(length_ns) == 0:
+        return 1.0
+    return min(1.0, float(np.median(queued_ns)) / max(1.0, float(np.median(length_ns))))
 
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:
@@ -77,15 +100,22 @@ def _worked_ns(host_ns: Int64s, left_ns: Int64s, busy_ns: Int64s, is_followed: B
 def _unseen_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> Int64s:
     """[steps]: what the device had to do in steps that were not followed."""
     usual_ns = _usual_ns(busy_ns, free_ns, is_followed)
-    if not is_followed.all() and _keeps_pace(free_ns[~is_followed], usual_ns):
+    if not is_followed.all() and _keeps_pace(busy_ns, free_ns, is_followed, usual_ns):
         # nothing is left behind then; steps differ, and their differences from the usual would add up to a lag
         return np.minimum(free_ns, usual_ns)
     return np.full_like(free_ns, usual_ns)
 
 
-def _keeps_pace(free_ns: Int64s, usual_ns: int) -> bool:
+def _keeps_pace(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools, usual_ns: int) -> bool:
     """Whether the host waits for its device in every step, or is what it waits for: in none is it far ahead."""
-    return bool(np.median(free_ns) >= 0.9 * usual_ns and np.mean(free_ns < 0.5 * usual_ns) < 0.1)
+    unseen_ns = free_ns[~is_followed]
+    if np.median(unseen_ns) < 0.9 * usual_ns:
+        return False
+    if np.mean(unseen_ns < 0.5 * usual_ns) < 0.1:
+        return True
+    # many short steps: the device has as little to do in them, or the host leaves its work behind
+    is_short = is_followed & (free_ns < 0.5 * usual_ns)
+    return bool(is_short.any() and np.median(busy_ns[is_short] - 1.5 * free_ns[is_short]) <= 0)
 
 
 def _usual_ns(busy_ns: Int64s, free_ns: Int64s, is_followed: Bools) -> int:

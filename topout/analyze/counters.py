@@ -1,6 +1,7 @@
 """Sampled counters over the window: how fast those that only grow did grow, and the highest level of the others.
 
-A counter is sampled once to four times a second; over a window shorter than that the whole recording is taken.
+A counter is sampled four times a second at first, then once, and after an hour every ten seconds. Over a window shorter
+than that the whole recording is taken.
 """
 
 from collections.abc import Sequence

@@ -20,7 +20,8 @@ def describe_environment(tables: Sequence[RankTable], run: Mapping[str, Any]) ->
     started = started_ranks(run)
     hosts = hosts_of(run)
     cores = [rank["cores"] for rank in started if isinstance(rank.get("cores"), list)]
-    threads = [_threads(table, started) for table in tables]
+    asked = {rank["rank"]: rank.get("num_threads") for rank in started if isinstance(rank.get("rank"), int)}
+    threads = [_threads(table, asked) for table in tables]
     return Environment(
         num_ranks=max(len(started), len(tables), 1),
         num_hosts=max(len(hosts), len({table.host for table in tables if table.host}), 1),
@@ -32,11 +33,10 @@ def describe_environment(tables: Sequence[RankTable], run: Mapping[str, Any]) ->
     )
 
 
-def _threads(table: RankTable, started: Sequence[Mapping[str, Any]]) -> int | None:
-    """What torch used; else what the launcher asked for."""
+def _threads(table: RankTable, asked: Mapping[int, Any]) -> int | None:
+    """What torch used; else what the launcher asked for, by rank."""
     told = table.facts.get("num_threads")
-    asked = next((rank.get("num_threads") for rank in started if rank.get("rank") == table.rank), None)
-    found = told if isinstance(told, int) else asked
+    found = told if isinstance(told, int) else asked.get(table.rank)
     return found if isinstance(found, int) else None
 
 

@@ -181,9 +181,12 @@ def _tensor_parallel(measures: Measures, peers: TensorParallel) -> tuple[str, ..
 
 
 def _host(measures: Measures) -> tuple[str, ...]:
-    told = [
-        f"{percent(measures.shares['other'])} of the time goes to code outside forward, backward, optimizer and input."
-    ]
+    share = percent(measures.shares["other"])
+    told = [f"{share} of the time goes to code outside forward, backward, optimizer and input."]
+    if measures.compute.host_share is not None:
+        told = [
+            f"For {share} of the time the device had nothing to do: its host was still launching, or did other things."
+        ]
     if measures.shares["copy"] > 0.005:
         told.append(f"Copies to the device hold the host for {percent(measures.shares['copy'])} of the time.")
     return tuple(told)

@@ -41,6 +41,7 @@ from topout.analyze.unheard import (
 from topout.analyze.verdict import decide
 from topout.analyze.waterfall import waterfall
 from topout.record.row_names import REPLACED, UNCHANGED
+from topout.schema.counted import counted
 from topout.schema.event import Kind
 from topout.schema.measures import (
     PHASES,
@@ -225,6 +226,12 @@ def _why_no_steps(tables: list[RankTable], run: Mapping[str, Any]) -> str:
         return (
             "No step was seen, so there is nothing to divide the time by. Keras' fit and train_on_batch are seen; a "
             "loop around a function of its own (tf.function, jax.jit) must call topout.step() at the end of each step."
+        )
+    if num_spawned := sum(int(table.facts.get("num_spawned") or 0) for table in tables):
+        return (
+            f"The script starts {counted(num_spawned, 'rank')} itself (torch.multiprocessing.spawn), and only those "
+            "that topout starts are recorded. Run it with -n and without that option, where it can take its rank from "
+            "the environment, as under torchrun."
         )
     num_seen, num_of_main = (
         sum(len(rows(table, Kind.BACKWARD)) for table in tables)

@@ -7,6 +7,7 @@ proportional to it. A prediction, not a promise: fragmentation and workspaces do
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,10 @@ _SIGNS = re.compile(
 )
 _ON_DEVICE = re.compile(r"(CUDA|HIP) out of memory|OutOfMemoryError", re.IGNORECASE)
 _REQUESTED = re.compile(r"tried to allocate\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
+_SOME, _ALL = 0.1, 0.9
+"""Of parameters and optimizer state; an optimizer's counts of steps lie on the host in any case."""
+_HARDLY = 0.01
+"""Of a device's memory: nobody offloads from one that is empty."""
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
@@ -36,7 +41,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
     parts = {name: _largest(tables, name) for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes")}
     ran_out_on = _ran_out_on(told, failure or "") if is_out else None
     is_on_device = ran_out_on == "device" if ran_out_on else device_total is not None
-    ranks_per_host = max((_num_on_host(tables, table.host) for table in tables), default=1)
+    ranks_per_host = max(Counter(table.host for table in tables).values(), default=1)
     limit = device_total if is_on_device else host_total // ranks_per_host if host_total is not None else None
     used = peak_device if is_on_device else peak_host
     memory = Memory(
@@ -48,14 +53,13 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         gradient_bytes=parts["gradient_bytes"],
         optimizer_bytes=parts["optimizer_bytes"],
         is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
-        is_offloaded=device_total is not None
-        and (_largest(tables, "host_state_bytes") or 0) > 0.1 * sum(value or 0 for value in parts.values()),
         is_out_of_memory=is_out,
         ran_out_on=ran_out_on,
         requested_bytes=requested,
     )
+    memory = _with_host_state(memory, _largest(tables, "host_state_bytes") or 0)
     if memory.ran_out_beside_devices:
-        # by loaders and what the script keeps, which do not grow with the batch as a model's activations do
+        # by loaders, what is offloaded and what the script keeps: none grows with the batch as activations do
         return memory
     largest = _largest_batch(
         batch=_largest(tables, "batch_size"),
@@ -65,6 +69,17 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         is_too_large=is_out,
     )
     return replace(memory, largest_batch=largest)
+
+
+def _with_host_state(memory: Memory, on_host: int) -> Memory:
+    """Says of state in the host's memory, beside devices, whether it is offloaded or ranks compute there."""
+    state = (memory.parameter_bytes or 0) + (memory.optimizer_bytes or 0)
+    if memory.device_total_bytes is None or on_host <= _SOME * state:
+        return memory
+    is_unused = (memory.peak_device_bytes or 0) < _HARDLY * memory.device_total_bytes
+    if is_unused and on_host >= _ALL * state:
+        return replace(memory, computes_on_host=True)
+    return replace(memory, offloaded_bytes=on_host)
 
 
 def _largest_batch(
@@ -102,10 +117,6 @@ def _peak_device(tables: Sequence[RankTable]) -> int | None:
 
 def _largest(tables: Sequence[RankTable], fact: str) -> int | None:
     return max((int(t.facts[fact]) for t in tables if isinstance(t.facts.get(fact), int)), default=None)
-
-
-def _num_on_host(tables: Sequence[RankTable], host: str) -> int:
-    return sum(table.host == host for table in tables)
 
 
 def _host_total(run: Mapping[str, Any]) -> int | None:

@@ -20,7 +20,7 @@ from topout.report import json_report, text
 from topout.schema.analysis import Analysis
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.measures import ANALYSIS_VERSION
-from topout.schema.run_folder import RunFolder, open_run
+from topout.schema.run_folder import TO_READ_NEWER, RunFolder, open_run
 
 
 def analyze(
@@ -85,7 +85,7 @@ def _refuse_newer(folder: RunFolder) -> None:
         raise TopoutError(
             f"{folder.analysis_json} was written by a newer topout.",
             why=f"its format is version {version}, and this topout would replace it by version {ANALYSIS_VERSION}",
-            do="pip install --upgrade topout   or pass --force",
+            do=f"{TO_READ_NEWER}; or pass --force",
         )
 
 

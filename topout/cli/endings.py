@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SILENT = "silent"
 """Nothing was written for long, and nobody who knows more can be asked from here."""
 _SILENT_AFTER_S = 300.0
-"""A launcher samples counters every second; file systems and clocks of other hosts may be minutes behind."""
+"""A launcher samples counters every ten seconds at least; file systems and clocks of other hosts may lag minutes."""
 _OF_RECORDED = "the figures are of what was recorded."
 
 

@@ -1,8 +1,8 @@
 """What follows a run: analysis.json, report.html, and the verdict as text.
 
 Never raises: a job that trained well must not look failed because its report broke. For the same reason a run whose
-recordings might not fit into memory is left to `topout analyze` on another host: the kernel would kill the launcher,
-and the job's exit code would be that of a kill.
+recordings might not fit into memory, or would take long, is left to `topout analyze`: the kernel or the scheduler would
+kill the launcher, and the job's exit code would be that of a kill. While it explains, the job's hosts stand idle.
 """
 
 import os
@@ -18,6 +18,9 @@ from topout.schema.run_folder import RunFolder
 _BYTES_NEEDED = 6
 """Memory that explaining may take, for each byte of recordings: about 3 in most runs, 10 in those that hold nothing but
 steps. At most half of the free memory is planned with, so both kinds fit."""
+_BYTES_PER_S = 25e6
+"""Recordings that are explained in a second, see `benchmarks/reading.py`."""
+_LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,12 @@ def finish(folder: RunFolder) -> Finished:
         return Finished(text=f"{problem}\nNext    {_analyze(folder)}")
 
 
+def leave_to_later(folder: RunFolder) -> Finished:
+    """Of a job that was asked to stop and is to go on."""
+    problem = "topout: the job stopped to be started again, which does not wait for a report of this run"
+    return Finished(text=f"{problem}\nNext    {_analyze(folder)}")
+
+
 def _finish(folder: RunFolder) -> Finished:
     from topout.recommend.explain import explain_run
     from topout.report import html, json_report, text
@@ -55,17 +64,21 @@ def _finish(folder: RunFolder) -> Finished:
 
 
 def _left_alone(folder: RunFolder) -> Finished | None:
-    """None unless the run is too large for this host."""
+    """None unless the run is too large for this host, or for the end of a job."""
     recorded = [path for pattern in ("rank-*.events", "rank-*.counters") for path in folder.path.glob(pattern)]
     num_bytes = sum(path.stat().st_size for path in recorded)
-    needed, free = _BYTES_NEEDED * num_bytes, _free_bytes()
-    if needed <= free / 2:
+    needed, free, needed_s = _BYTES_NEEDED * num_bytes, _free_bytes(), num_bytes / _BYTES_PER_S
+    where = ""
+    if needed > free / 2:
+        takes = f"{needed / 1e9:,.1f} GB of memory, more than half of the {free / 1e9:,.1f} GB that are free"
+        where = "   on a host with more memory"
+    elif needed_s > _LONGEST_S:
+        takes = f"{needed_s / 60:,.0f} min, in which the job would not end"
+    else:
         return None
-    problem = (
-        f"topout: the run is too large to be explained here: its {num_bytes / 1e9:,.1f} GB of recordings may take "
-        f"{needed / 1e9:,.1f} GB of memory, more than half of the {free / 1e9:,.1f} GB that are free"
-    )
-    return Finished(text=f"{problem}\nNext    {_analyze(folder)}   on a host with more memory")
+    size = f"its {num_bytes / 1e9:,.1f} GB of recordings may take"
+    problem = f"topout: the run is too large to be explained here: {size} {takes}"
+    return Finished(text=f"{problem}\nNext    {_analyze(folder)}{where}")
 
 
 def _analyze(folder: RunFolder) -> str:

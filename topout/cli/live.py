@@ -1,7 +1,7 @@
 """A running job as its run folder shows it: the newest step, step time, input share and memory of every rank.
 
-Reads only what was appended since the last look. Not for analysis: a few steps of one moment are no measurement; see
-`trace.readers.topout` for whole recordings.
+Reads only what was appended since the last look, of files that have grown. Not for analysis: a few steps of one moment
+are no measurement; see `trace.readers.topout` for whole recordings.
 """
 
 import io
@@ -19,6 +19,7 @@ import numpy as np
 from topout.cli.endings import SILENT, Ending, ending_of
 from topout.schema.block import HEADER, MAGIC, BlockType, is_whole
 from topout.schema.event import COLUMNS, Kind, kind_of, name_of
+from topout.schema.launcher_process import is_launcher_alive
 from topout.schema.run_folder import LOST, RunFolder, open_run
 
 _NUM_STEPS = 20
@@ -28,6 +29,8 @@ _NUM_BLOCKS = 40
 _BEGINNING_BYTES = 64 << 10
 _END_BYTES = 512 << 10
 """Of a recording that is longer than both together a first look reads nothing else; a block has at most a third."""
+_COUNTERS_END_BYTES = 64 << 10
+"""The same of counters, whose blocks are of one moment."""
 _SILENT_S = 30.0
 _ASK_EVERY_S = 30.0
 """A run whose launcher is elsewhere is looked into, and its scheduler asked, no more often."""
@@ -65,9 +68,11 @@ class LiveRun:
 class BlockTail:
     """The rows appended to one event file since the last look."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, end_bytes: int | None = None) -> None:
         self._path = path
+        self._end_bytes = end_bytes
         self._offset = 0
+        self._seen: os.stat_result | None = None
         self.names: dict[int, str] = {}
         self.facts: dict[str, Any] = {}
 
@@ -75,13 +80,14 @@ class BlockTail:
         """One array [columns, rows] a new block, oldest first."""
         newest: deque[bytes] = deque(maxlen=_NUM_BLOCKS)
         try:
+            if not self._has_grown():
+                return []
             with open(self._path, "rb") as file:
-                if self._offset == 0:
-                    self._pass_over_middle(file)
-                file.seek(self._offset)
-                while (block := _next_block(file)) is not None:
+                source, begins_at = self._taken_up(file) if self._offset == 0 else (file, 0)
+                source.seek(self._offset - begins_at)
+                while (block := _next_block(source)) is not None:
                     block_type, payload = block
-                    self._offset = file.tell()
+                    self._offset = begins_at + source.tell()
                     if block_type == BlockType.ROWS:
                         newest.append(payload)
                     else:
@@ -91,22 +97,37 @@ class BlockTail:
         return [np.frombuffer(payload, "<i8").reshape(len(COLUMNS), -1) for payload in newest]
 
     def age_s(self) -> float | None:
-        try:
-            return max(0.0, time.time() - self._path.stat().st_mtime)
-        except OSError:
-            return None
+        """Since something was written, as of the last look."""
+        return max(0.0, time.time() - self._seen.st_mtime) if self._seen is not None else None
 
-    def _pass_over_middle(self, file: Any) -> None:
-        """A long recording is taken up near its end; names are in its beginning, but for those that came much later."""
-        end_at = os.fstat(file.fileno()).st_size - _END_BYTES
+    def _has_grown(self) -> bool:
+        before, self._seen = self._seen, None
+        self._seen = self._path.stat()
+        if before is None:
+            return True
+        if before.st_ino != self._seen.st_ino or self._seen.st_size < self._offset:
+            # begun anew at its limit
+            self._offset = 0
+            return True
+        return before.st_size != self._seen.st_size
+
+    def _taken_up(self, file: Any) -> tuple[Any, int]:
+        """What to read, and where in the file that begins: of a long recording what is near its end.
+
+        Names are in its beginning, but for those that came much later.
+        """
+        end_at = os.fstat(file.fileno()).st_size - (self._end_bytes or _END_BYTES)
         if end_at < _BEGINNING_BYTES:
-            return
+            return file, 0
         while file.tell() < _BEGINNING_BYTES and (block := _next_block(file)) is not None:
             self._learn(*block)
         file.seek(end_at)
-        first = _first_block(file.read(_END_BYTES))
-        if first is not None:
-            self._offset = end_at + first
+        end = file.read()
+        first = _first_block(end)
+        if first is None:
+            return file, 0
+        self._offset = end_at + first
+        return io.BytesIO(end), end_at
 
     def _learn(self, block_type: int, payload: bytes) -> None:
         if block_type == BlockType.ROWS:
@@ -148,7 +169,7 @@ class RankTail:
     def __init__(self, folder: RunFolder, rank: int) -> None:
         self._rank = rank
         self._events = BlockTail(folder.events(rank))
-        self._counters = BlockTail(folder.counters(rank))
+        self._counters = BlockTail(folder.counters(rank), _COUNTERS_END_BYTES)
         self._steps: deque[tuple[int, int]] = deque(maxlen=_NUM_STEPS)
         self._inputs: deque[tuple[int, int]] = deque(maxlen=50 * _NUM_STEPS)
         self._last_step: int | None = None
@@ -214,24 +235,61 @@ class Watcher:
     def __init__(self, path: str | Path) -> None:
         self._path = path
         self._folder, _ = open_run(path)
+        self._run: dict[str, Any] = {}
+        self._run_stamp: tuple[int, int, int] | None = None
         self._tails: dict[int, RankTail] = {}
+        self._ranks: dict[int, LiveRank] = {}
+        """As they were last seen."""
+        self._next_entry = 0
         self._next_question = 0.0
+        self._last_ending = Ending("running")
 
-    def look(self) -> LiveRun:
-        _, run = open_run(self._path)
+    def look(self, most_ranks: int | None = None) -> LiveRun:
+        """With `most_ranks`, of a running job with more only so many are looked at, and the next ones another time."""
+        run = self._read_run()
         # whatever somebody has made of the file
         entries = [e for e in run.get("ranks") or [] if isinstance(e, dict) and isinstance(e.get("rank"), int)]
         ending = self._ending(run)
-        ranks = []
-        for entry in entries:
+        if most_ranks is None or ending.status != "running":
+            most_ranks = len(entries)
+        for entry in self._turn(entries, most_ranks):
             tail = self._tails.setdefault(entry["rank"], RankTail(self._folder, entry["rank"]))
-            ranks.append(tail.look(entry, ending.status))
+            self._ranks[entry["rank"]] = tail.look(entry, ending.status)
         name = self._folder.path.resolve().name
-        return LiveRun(run=name, status=ending.status, ranks=tuple(ranks), note=ending.note)
+        ranks = tuple(self._ranks[entry["rank"]] for entry in entries)
+        return LiveRun(run=name, status=ending.status, ranks=ranks, note=ending.note)
+
+    def is_running(self) -> bool:
+        """Looks at no rank."""
+        return self._ending(self._read_run()).status == "running"
+
+    def _read_run(self) -> dict[str, Any]:
+        """Of many ranks it is long: read again once it was written again, or its launcher is gone."""
+        try:
+            # a network file system may answer from memory unless a file is opened
+            with open(self._folder.run_json, "rb") as file:
+                found = os.fstat(file.fileno())
+            stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            stamp = None
+        is_known = stamp is not None and stamp == self._run_stamp
+        if not is_known or is_launcher_alive(self._run.get("launcher")) is False:
+            _, self._run = open_run(self._path)
+            self._run_stamp = stamp
+        return self._run
+
+    def _turn(self, entries: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+        """Those whose turn it is; all where one was never looked at."""
+        if most >= len(entries) or any(entry["rank"] not in self._ranks for entry in entries):
+            return entries
+        first = self._next_entry % len(entries)
+        self._next_entry = first + most
+        return (entries + entries)[first : first + most]
 
     def _ending(self, run: dict[str, Any]) -> Ending:
         if run.get("status") == "running":
             if time.monotonic() < self._next_question:
-                return Ending("running")
+                return self._last_ending
             self._next_question = time.monotonic() + _ASK_EVERY_S
-        return ending_of(self._folder, run)
+        self._last_ending = ending_of(self._folder, run)
+        return self._last_ending

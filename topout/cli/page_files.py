@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from topout.cli.streams import NO_ROOM
+from topout.report.shell import GENERATOR
 from topout.report.study_page import StudyPage, render
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import is_folder, write_whole
+from topout.schema.run_folder import is_file, is_folder, write_whole
+
+_HEAD_BYTES = 4096
 
 
 def check_page(path: Path | None, name: str) -> Path | None:
@@ -20,6 +23,8 @@ def check_page(path: Path | None, name: str) -> Path | None:
         # `--html train.py` would replace the script
         raise TopoutError(f"--html {path} is no page.", why="Its name does not end in .html.", do=f"--html {name}")
     _check_folder(target, f"--html {path}", f"--html {name}")
+    if os.path.lexists(target) and not _is_own_page(target):
+        raise _kept(target, "It is no page of topout's, and would be lost.")
     return target
 
 
@@ -36,7 +41,7 @@ def check_file(path: Path | None, option: str, name: str, why_kept: Callable[[Pa
     _check_folder(target, f"{option} {path}", f"{option} {name}")
     why = why_kept(target) if os.path.lexists(target) else None
     if why is not None:
-        raise TopoutError(f"{target} is there already.", why=why, do="name another file")
+        raise _kept(target, why)
     return target
 
 
@@ -53,6 +58,22 @@ def write_file(path: Path, content: str, do: str) -> None:
 def write_page(path: Path, page: StudyPage) -> None:
     write_file(path, render(page), "--html FILE.html")
     print(f"Page    {path}", file=sys.stderr)
+
+
+def _kept(target: Path, why: str) -> TopoutError:
+    return TopoutError(f"{target} is there already.", why=why, do="name another file")
+
+
+def _is_own_page(path: Path) -> bool:
+    """An empty one may be replaced as well."""
+    if not is_file(path):  # a pipe would be waited for
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return not head or GENERATOR.encode() in head
 
 
 def _check_folder(target: Path, given: str, do: str) -> None:

@@ -119,7 +119,7 @@ def plan(
     of_mesh = found.mesh.notes if found.mesh else ()
     options = options_of(seen.run, before, Planned(described, machine), seen.loader_batch, is_mesh=bool(meshes))
     changed += left_to_script(seen.run, before.job, described, options)
-    notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts)]
+    notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts, can_scale=False)]
     title = f"{described.value.title} on {machine.value.title}"
     line = request(found, script_of(seen.run), options, deadline=deadline)
     _tell(found, title, line, critical, notes, json=json)

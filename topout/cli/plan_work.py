@@ -9,7 +9,6 @@ from typing import Any
 from topout.analyze.measure import measure_run
 from topout.analyze.steps import read_tables
 from topout.schema.errors import TopoutError
-from topout.schema.event import Kind
 from topout.schema.measures import Measures
 from topout.schema.run_folder import RunFolder, is_file, is_folder, open_run
 from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
@@ -33,7 +32,7 @@ class Seen:
     critical: CriticalBatch | None = None
     losses: Path | None = None
     loader_batch: int | None = None
-    """What one rank's loader hands out at a time, where `--batch` can set it."""
+    """What one rank's loader hands out at a time, where it is known that `--batch` can set it."""
     run: Mapping[str, Any] = field(default_factory=dict)
     """run.json: what it was told."""
 
@@ -62,10 +61,10 @@ def look_into_run(job: str) -> Seen:
 
 
 def _takes_batch(run: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Whether `--batch` was taken, or a loader of torch's was seen that has a batch."""
+    """Whether `--batch` was taken, or would have been by the loader that feeds training on every rank."""
     spec = run.get("spec")
     was_set = isinstance(spec, dict) and spec.get("batch") is not None
-    return was_set or any((table.value[table.rows(Kind.LOADER)] > 0).any() for table in read_tables(folder))
+    return was_set or all(table.facts.get("takes_batch") is True for table in read_tables(folder))
 
 
 def _batch(measures: Measures, folder: RunFolder) -> int | None:

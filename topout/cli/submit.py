@@ -81,7 +81,7 @@ def _split(token: str) -> tuple[str, bool, str]:
 
 def submit(
     *script_and_args: Annotated[str, AS_TYPED, Parameter(name="SCRIPT-AND-ARGS")],
-    nodes: int = 1,
+    nodes: int | None = None,
     time: str | None = None,
     gpus: int | None = None,
     account: str | None = None,
@@ -108,7 +108,7 @@ def submit(
     script_and_args
         The script and its own arguments.
     nodes
-        Number of nodes. Default: 1.
+        Number of nodes. Default: that of topout.toml, else 1.
     time
         How long the job may run, such as 2h, 90m or 1d12h.
     gpus
@@ -141,10 +141,14 @@ def submit(
     spec = _asked_of_run(run_option, script_and_args)
     site = resolve_site(flags, site_files(find_config(None if spec.is_module else spec.script), os.environ))
     name, reason = choose_scheduler(site, os.environ)
-    nodes = _at_least_one("--nodes", nodes)
+    nodes = _at_least_one("--nodes", (spec.nodes or 1) if nodes is None else nodes)
     check_min_nodes(spec, nodes)
     ranks_per_node = _ranks_per_node(spec, nodes, site)
-    options = _in_tasks(run_option, spec, nodes, ranks_per_node or 1) if site.container else run_option
+    options = (
+        _in_tasks(run_option, spec, nodes, ranks_per_node or 1)
+        if site.container
+        else _with_nodes(run_option, spec, nodes)
+    )
     submission = Submission(
         scheduler=name,
         plugin=load_scheduler(name),
@@ -239,6 +243,12 @@ def _in_tasks(run_option: Sequence[str], spec: RunSpec, nodes: int, ranks_per_no
     # a task that is alone would take itself for the launcher of its host
     is_told = is_asked or nodes * ranks_per_node == 1
     return [*kept, *(("--per-node", str(ranks_per_node)) if is_told else ())]
+
+
+def _with_nodes(run_option: Sequence[str], spec: RunSpec, nodes: int) -> list[str]:
+    """What was asked of the scheduler wins over a file that names other nodes, in the job as well."""
+    is_other = spec.nodes not in (None, nodes)
+    return [*run_option, *(("--nodes", str(nodes)) if is_other else ())]
 
 
 def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:

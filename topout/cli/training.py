@@ -123,9 +123,12 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     finished = None
     if wants_report and result.folder is not None and not result.is_refused:
         # after the job: its start need not wait for what explains its end
-        from topout.cli.finish import finish
+        from topout.cli.finish import finish, leave_to_later
+        from topout.launch.stopping import STOPPED_EXIT_CODE
 
-        finished = finish(result.folder)
+        # the scheduler's limit is near, and only a code that comes before it gets the job in line again
+        is_to_go_on = result.exit_code == STOPPED_EXIT_CODE
+        finished = leave_to_later(result.folder) if is_to_go_on else finish(result.folder)
     from topout.cli.streams import bear_any_character
 
     # now that no script inherits it

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _EVERY_S = 1.0
 _EVERY_S_IN_A_LOG = 60.0
+_MOST_RANKS = 256
+"""Looked at in a second: a file system that thousands of ranks share has other things to do."""
 _MOST_NUMBERS = 5
 """Of jobs, in an error."""
 _LINES_AROUND = 7
@@ -134,21 +136,21 @@ def _follow(watcher: Watcher, console: Console) -> LiveRun:
     with Live(pane(live_run, most_rows=_room(console)), console=console, auto_refresh=False) as live:
         while live_run.status == "running":
             time.sleep(_EVERY_S)
-            live_run = watcher.look()
+            live_run = watcher.look(_MOST_RANKS)
             live.update(pane(live_run, most_rows=_room(console)), refresh=True)
     return live_run
 
 
 def _follow_in_a_log(watcher: Watcher) -> LiveRun:
-    next_line = 0.0
+    """Between two lines nothing is looked at but whether the job has ended."""
     while True:
         live_run = watcher.look()
-        if time.monotonic() >= next_line or live_run.status != "running":
-            next_line = time.monotonic() + _EVERY_S_IN_A_LOG
-            print(summary(live_run), flush=True)
+        print(summary(live_run), flush=True)
         if live_run.status != "running":
             return live_run
-        time.sleep(_EVERY_S)
+        next_line = time.monotonic() + _EVERY_S_IN_A_LOG
+        while time.monotonic() < next_line and watcher.is_running():
+            time.sleep(_EVERY_S)
 
 
 def _room(console: Console) -> int:

@@ -70,10 +70,15 @@ _of_all = FeedCounters()
 class WaitRecord:
     """The rows of one iteration, those that the tap of DataLoaders writes."""
 
-    def __init__(self, counters: FeedCounters, batch_size: int, num_threads: int) -> None:
+    def __init__(self, counters: FeedCounters, batch_size: int, num_threads: int, *, shuffle: bool) -> None:
         self._counters = counters
         self._recorder = _of_all.attach()
-        self._topout_facts: dict[str, Any] = {"batch_size": batch_size, "num_workers": num_threads}
+        # `batch_asked` gives another batch to those that shuffle
+        self._topout_facts: dict[str, Any] = {
+            "batch_size": batch_size,
+            "num_workers": num_threads,
+            "takes_batch": shuffle,
+        }
         """Read by the recorder from whatever fed the last batch."""
         if self._recorder is not None:
             self._number = next(_numbers)

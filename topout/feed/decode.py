@@ -5,7 +5,6 @@ EXIF rotation is not applied, as in torchvision's ImageFolder. 16-bit images kee
 would make everything above 255 white).
 """
 
-import io
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from topout.feed.crop import Window
 from topout.feed.staging.origin import is_remote
 from topout.packs.deep_image import is_deep, upper_bits
+from topout.packs.image_bytes import open_image
 from topout.schema.errors import ExitCode, TopoutError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def open_rgb(data: bytes | bytearray | memoryview, name: str, pack: str | Path =
         with warnings.catch_warnings():
             # the limit below is the one that counts
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data))
+            image = open_image(data)
         if image.width * image.height > MOST_PIXELS:
             raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels")
         if is_deep(image):

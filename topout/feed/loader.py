@@ -135,7 +135,8 @@ class Loader:
         self._following.begin(at.epoch, partition)
         channel = Channel(self._prefetch)
         feeding = self._feeding(at, partition, channel)
-        waits = WaitRecord(self._counters, partition.batch_size, feeding.pipeline.num_threads)
+        threads = feeding.pipeline.num_threads
+        waits = WaitRecord(self._counters, partition.batch_size, threads, shuffle=self._shuffle)
         iterator = BatchIterator(
             feeding.batches, feeding.finish, channel=channel, progress=progress, pool=feeding.kept.pool, waits=waits,
             after_batch=feeding.heard, cools=feeding.kept.pool.cools, passed=self._passed,

@@ -22,7 +22,7 @@ from topout.launch.local_ranks import LocalRanks
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
 from topout.launch.outcome import AT_ONCE, Cause, Orders, after_signal
-from topout.launch.plain_values import from_plain, to_plain
+from topout.launch.plain_values import from_outline, from_plain, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.rendezvous import HEAD_VARIABLE, INTERFACE_VARIABLE, TOKEN_VARIABLE, at_data_address, connect
 from topout.launch.signals import EndedByError, LauncherSignals
@@ -33,7 +33,7 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
 from topout.schema.run_folder import RUN_JSON, RunFolder
 from topout.schema.spec import RunSpec
-from topout.schema.world import Host, World
+from topout.schema.world import Host, Rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,10 +116,9 @@ class Agent:
             self._meeting_point = None
 
     def _run(self, message: dict[str, Any], signals: LauncherSignals) -> None:
-        world = from_plain(World, message["world"])
+        ranks = [from_plain(Rank, rank) for rank in message["ranks"]]
+        world = from_outline(message["world"], self._member.host, ranks)
         spec = from_plain(RunSpec, message["spec"])
-        numbers = set(message["ranks"])
-        ranks = [rank for rank in world.ranks if rank.rank in numbers]
         fellows = FollowingFellows(self._wire)
         try:
             # a scheduler may start tasks somewhere else

@@ -6,13 +6,14 @@ Whoever connects and says nothing, or does not know the token, is dropped withou
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
 from collections.abc import Callable
 
 from topout import __version__
-from topout.host.open_files import allow_open_files
+from topout.host.open_files import allow_open_files, most_open_files
 from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
 from topout.launch.plain_values import from_plain
@@ -49,6 +50,8 @@ class Gathering:
         self._local = local
         self._pending: dict[int, tuple[Wire, float]] = {}
         self._links: dict[int, Link] = {}
+        self._not_taken: OSError | None = None
+        """There was no descriptor left for the last one at the door."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
@@ -100,18 +103,29 @@ class Gathering:
             if len(arrived) < num_wanted:
                 check()
             if now - progress_at > timeout_s:
-                raise TopoutError(
-                    f"{num_wanted - len(arrived)} of {num_wanted} did not arrive: {missing(arrived)}.",
-                    why=f"nobody else came within {timeout_s:g} s; a host may be down, slow to start, or behind "
-                    "a filter between compute nodes",
-                    do="topout doctor, or wait longer with --start-timeout 120",
-                    exit_code=ExitCode.ENVIRONMENT,
-                )
+                raise self._not_all(f"{num_wanted - len(arrived)} of {num_wanted}", missing(arrived), timeout_s)
         return list(self._links.values())
 
     def _arrived(self) -> set[int]:
         own = {self._local.number} if self._local is not None else set()
         return own | set(self._links)
+
+    def _not_all(self, how_many: str, who: str, timeout_s: float) -> TopoutError:
+        if self._not_taken is not None:
+            return TopoutError(
+                f"{how_many} could not be let in: {who}.",
+                why=f"{self._not_taken.strerror}: {socket.gethostname()}, where the first launcher "
+                f"runs, lets a process have {most_open_files()} files open",
+                do="raise that host's hard limit (ulimit -Hn shows it), or start topout once, not once for every rank",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
+        return TopoutError(
+            f"{how_many} did not arrive: {who}.",
+            why=f"nobody else came within {timeout_s:g} s; a host may be down, slow to start, or behind "
+            "a filter between compute nodes",
+            do="topout doctor, or wait longer with --start-timeout 120",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
 
     def _drop_silent(self, now: float) -> None:
         for fd, (wire, deadline) in list(self._pending.items()):
@@ -123,10 +137,12 @@ class Gathering:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:
+        except OSError as error:
             # out of descriptors, say: the connection is still there, and would be offered again without end
+            self._not_taken = error if error.errno in (errno.EMFILE, errno.ENFILE) else None
             time.sleep(_ACCEPT_AGAIN_S)
             return
+        self._not_taken = None
         wire = Wire(connection)
         wire.challenge()
         fd = wire.fd

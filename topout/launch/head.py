@@ -16,7 +16,7 @@ from topout.launch.gathering import Link
 from topout.launch.meeting_point import MeetingPoint
 from topout.launch.member import Member
 from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
-from topout.launch.plain_values import from_plain, to_plain
+from topout.launch.plain_values import from_plain, outline, to_plain
 from topout.launch.ports import free_ports
 from topout.launch.roster import Roster
 from topout.launch.signals import EndedByError, LauncherSignals
@@ -42,7 +42,7 @@ _SILENCE_LOST_S = 60.0
 _LARGEST_GAP_S = 5.0
 """Ticking less often than this, the head itself was stopped, and nobody could be heard meanwhile."""
 _STARTED_AT_ONCE = 64
-"""A start may be megabytes long, and each link keeps what has not left yet."""
+"""A start of the largest jobs may be a megabyte long, and each link keeps what has not left yet."""
 
 
 class Head:
@@ -104,18 +104,17 @@ class Head:
     def start(self, roster: Roster, world: World, spec: RunSpec, **more: Any) -> None:
         """`more` is what else a launcher needs to know, as `agent` reads it."""
         self._forget_last_round()
-        # each launcher knows its cores; those of all hosts are most of what would be sent
-        hosts = tuple(replace(host, cores=()) for host in world.hosts)
-        shared = encoded(world=to_plain(replace(world, hosts=hosts)), spec=to_plain(spec), **more)
+        shared = encoded(world=outline(world), spec=to_plain(spec), **more)
         taking_part = self._taking_part(roster)
         deadline = time.monotonic() + _REPLY_S
         for first in range(0, len(taking_part), _STARTED_AT_ONCE):
             some = taking_part[first : first + _STARTED_AT_ONCE]
             for number, link in some:
-                link.ranks = tuple(rank.rank for rank in roster.ranks_of[number])
+                own = [world.ranks[rank.rank] for rank in roster.ranks_of[number]]
+                link.ranks = tuple(rank.rank for rank in own)
                 link.has_finished = False
                 link.heard_at = time.monotonic()
-                link.wire.send("start", shared, ranks=link.ranks)
+                link.wire.send("start", shared, ranks=to_plain(own))
             _deliver([link for _, link in some], deadline)
         self._ticked_at = time.monotonic()
 
@@ -157,9 +156,10 @@ class Head:
             link.wire.send("warn", number=number)
 
     def ask_stacks(self, ranks: Sequence[int]) -> None:
+        asked = set(ranks)
         for link in self.links.values():
-            if set(link.ranks) & set(ranks):
-                link.wire.send("stacks", ranks=list(ranks))
+            if own := [rank for rank in link.ranks if rank in asked]:
+                link.wire.send("stacks", ranks=own)
 
     def order_stop(self, order: Order) -> None:
         for link in self.links.values():

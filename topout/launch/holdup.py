@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from topout.launch.observation import Observation
-from topout.launch.waits import Wait, wait_of, waited_for
+from topout.launch.waits import Meeting, Wait, wait_of, waited_for
 from topout.schema.light_dataclass import dataclass
 
 SILENT_AFTER_S = 4.0
@@ -103,13 +103,13 @@ def _unheard(unheard: list[Observation]) -> Holdup:
 def _held_in_a_collective(
     waits: dict[int, Wait], observations: Sequence[Observation], activity: Mapping[int, str]
 ) -> Holdup:
-    # once a meeting, not once a rank: there may be thousands
-    behind = {wait.meeting: waited_for(wait, observations) for wait in {w.meeting: w for w in waits.values()}.values()}
+    behind = waited_for(waits.values(), observations)
     # a rank that itself waits is held up by another: only those at the end of the chain are to blame
-    roots = {rank for ranks in behind.values() for rank in ranks} - set(waits)
+    roots = set[int]().union(*behind.values()) - set(waits)
     missing = [item for item in observations if item.rank in roots and not _is_silent(item)]
     if missing:
-        held = [wait for wait in waits.values() if missing[0].rank in behind[wait.meeting]]
+        held_up = {meeting for meeting, ranks in behind.items() if missing[0].rank in ranks}
+        held = [wait for wait in waits.values() if wait.meeting in held_up]
         return _missing(missing, max(held, key=lambda wait: wait.age_s), waits, activity)
     silent = [item for item in observations if _is_silent(item) and not item.is_over]
     if silent:
@@ -140,7 +140,7 @@ def _missing(missing: list[Observation], held: Wait, waits: dict[int, Wait], act
 
 def _deadlock(waits: dict[int, Wait], observations: Sequence[Observation]) -> Holdup:
     lines = {item.rank: f" at {_line(item)}" if _line(item) else "" for item in observations}
-    meetings: dict[tuple[str, int | None, str], list[int]] = {}
+    meetings: dict[Meeting, list[int]] = {}
     for rank, wait in waits.items():
         meetings.setdefault(wait.meeting, []).append(rank)
     parts = [f"{_ranks(r)} in {waits[r[0]]}{lines[r[0]]}" for r in list(meetings.values())[:_MOST_NAMED]]

@@ -1,7 +1,7 @@
 """Where ranks meet (MASTER_ADDR and MASTER_PORT): a port held for rank 0 until it listens there, tried from elsewhere.
 
 A port is bound but not listened on: nobody else gets it, and rank 0 may bind it as well. Before anything starts, every
-other host connects once and both ends prove the token; a firewall between compute nodes is found here, in seconds.
+other host connects and both ends prove the token; a firewall between compute nodes is found here, in seconds.
 """
 
 import contextlib
@@ -14,15 +14,26 @@ from topout.launch.rendezvous import connect_once
 from topout.launch.wire import NotOursError, Wire
 
 _ACCEPT_AGAIN_S = 0.05
+_REACH_S = 12.0
+"""The last try may begin so late: `head` waits a little longer for the answer."""
+_REACH_AGAIN_S = 0.2
 
 
 def reach(address: str, port: int, token: str) -> str | None:
-    """Why this host cannot talk to the meeting point; None when it can."""
-    try:
-        connect_once(address, port, token).close()
-    except (OSError, NotOursError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    return None
+    """Why this host cannot talk to the meeting point; None when it can.
+
+    When a thousand hosts knock at once, the kernel there drops those it has no room for, and they knock again.
+    """
+    give_up_at = time.monotonic() + _REACH_S
+    while True:
+        try:
+            connect_once(address, port, token).close()
+            return None
+        except (OSError, NotOursError) as error:
+            # refused is an answer: nobody listens there, and nobody will
+            if isinstance(error, ConnectionRefusedError) or time.monotonic() >= give_up_at:
+                return getattr(error, "strerror", None) or str(error)
+        time.sleep(_REACH_AGAIN_S)
 
 
 class MeetingPoint:

@@ -21,10 +21,12 @@ class Cause(StrEnum):
     HOST_LOST = "host lost"
     INTERRUPTED = "interrupted"
     SINGLE_DEVICE = "single device"
+    SINGLE_DEVICE_KERAS = "single device, Keras"
     RANK_STOPPED = "rank stopped"
 
 
 MAY_BE_RESTARTED = frozenset({Cause.RANK_FAILED, Cause.HOST_LOST, Cause.RANK_STOPPED})
+TRAIN_ALONE = frozenset({Cause.SINGLE_DEVICE, Cause.SINGLE_DEVICE_KERAS})
 
 
 @dataclass(frozen=True, kw_only=True)

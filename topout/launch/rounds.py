@@ -20,7 +20,7 @@ from topout.launch.detect import check_world
 from topout.launch.first_failure import describe, first_failure, signal_name
 from topout.launch.job_result import JobResult
 from topout.launch.local_ranks import LocalRanks
-from topout.launch.outcome import MAY_BE_RESTARTED, Cause, Limits, Outcome
+from topout.launch.outcome import MAY_BE_RESTARTED, TRAIN_ALONE, Cause, Limits, Outcome
 from topout.launch.roster import Roster, make_roster
 from topout.launch.run_record import RunRecord
 from topout.launch.signals import LauncherSignals
@@ -238,7 +238,7 @@ class _Round:
             folder=folder,
             last_words=words,
             notes=tuple(record.content["notes"]),
-            is_refused=outcome.cause is Cause.SINGLE_DEVICE,
+            is_refused=outcome.cause in TRAIN_ALONE,
         )
 
     def _judge(
@@ -248,8 +248,8 @@ class _Round:
         if outcome.cause is Cause.INTERRUPTED:
             number = outcome.signal or signal.SIGINT
             return "interrupted", 128 + number, f"topout: interrupted by {signal_name(number)}; all ranks ended."
-        if outcome.cause is Cause.SINGLE_DEVICE:
-            return "failed", ExitCode.USAGE, str(single_device_error(world.size))
+        if outcome.cause in TRAIN_ALONE:
+            return "failed", ExitCode.USAGE, str(single_device_error(outcome.cause, world.size, is_ddp=self._spec.ddp))
         if outcome.cause is Cause.RANK_STOPPED:
             return "failed", ExitCode.JOB_FAILED, _stopped_words(outcome)
         first = first_failure(outcome.ends)
@@ -275,12 +275,19 @@ class _Round:
         return self._crew.head.oom_kills.get(rank)
 
 
-def single_device_error(num_ranks: int) -> TopoutError:
+def single_device_error(cause: Cause, num_ranks: int, *, is_ddp: bool) -> TopoutError:
+    if cause is Cause.SINGLE_DEVICE_KERAS:
+        # --ddp knows scripts of torch alone
+        do = "run one with -n 1, or join the ranks: MultiWorkerMirroredStrategy, with tf_keras (docs/frameworks.md)"
+    else:
+        do = (
+            f"{'' if is_ddp else 'add --ddp to make it data-parallel as it is, '}run one with -n 1, or make the script "
+            "distributed (topout.init() and wrap, or DistributedDataParallel)"
+        )
     return TopoutError(
         f"{num_ranks} ranks were started, but the script trains on one device.",
         why=f"nothing joins the ranks by the first step: {num_ranks} copies would train independently of each other",
-        do="add --ddp to make it data-parallel as it is, run one with -n 1, or make the script distributed "
-        "(torch: topout.init() and wrap, or DistributedDataParallel; Keras: MultiWorkerMirroredStrategy)",
+        do=do,
     )
 
 

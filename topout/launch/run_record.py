@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
@@ -26,6 +26,7 @@ MARK_VARIABLE = "TOPOUT_MARK"
 """What whoever starts a run says to know it again among others; kept in run.json."""
 _SECONDS_BETWEEN_WRITES = 2.0
 _MOST_NOTES = 200
+_MOST_NAMED = 4
 
 
 class RunRecord:
@@ -60,11 +61,14 @@ class RunRecord:
             "restart": restart,
             "notes": [],
         }
+        self._entries = {entry["rank"]: entry for entry in self.content["ranks"]}
+        self._notes = _Notes(host.name for host in world.hosts)
 
     def write(self) -> None:
         """Raises OSError: whoever starts the run may still choose another folder."""
         self._is_dirty = False
         self._written_at = time.monotonic()
+        self.content["notes"] = self._notes.in_words()
         if self._folder is not None:
             write_whole(self._folder.inside(RUN_JSON), json.dumps(self.content, indent=1) + "\n")
 
@@ -74,10 +78,7 @@ class RunRecord:
         self._warn = warn
 
     def note(self, text: str) -> None:
-        notes = self.content["notes"]
-        if text not in notes and len(notes) < _MOST_NOTES:
-            notes.append(text)
-            self._is_dirty = True
+        self._is_dirty |= self._notes.add(text)
 
     def warn_once(self, error: OSError) -> None:
         """The folder has failed: said once, whichever file it was."""
@@ -102,27 +103,76 @@ class RunRecord:
         self.content.update(versions=versions(), git_commit=git_commit(folder))
 
     def started(self, pids: dict[int, int]) -> None:
-        """Called once for each host."""
-        for entry in self.content["ranks"]:
-            entry["pid"] = pids.get(entry["rank"], entry["pid"])
+        """Called once for each launcher, of which there may be as many as ranks."""
+        for rank in pids.keys() & self._entries.keys():
+            self._entries[rank]["pid"] = pids[rank]
         # written at the next tick, when the ranks no longer need every core to start
         self._is_dirty, self._written_at = True, 0.0
 
     def finished(self, status: str, exit_code: int, ends: Sequence[RankEnd]) -> None:
-        by_rank = {end.rank: end for end in ends}
-        for entry in self.content["ranks"]:
-            if end := by_rank.get(entry["rank"]):
+        for end in ends:
+            if entry := self._entries.get(end.rank):
                 entry.update(exit_code=None if end.died_by_signal else end.code, signal=end.signal)
         self.content.update(
             status=status, exit_code=exit_code, duration_s=round(time.monotonic() - self._started_at, 3)
         )  # fmt: skip
         self.write_or_warn()
+        # that it could not be written is a note, too
+        self.content["notes"] = self._notes.in_words()
 
     def write_or_warn(self) -> None:
         try:
             self.write()
         except OSError as error:
             self.warn_once(error)
+
+
+class _Notes:
+    """What launchers and recorders note, each sentence once, with all ranks or hosts that say it.
+
+    Of a sentence that all of eight thousand ranks say nobody wants to read eight thousand.
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._hosts = frozenset(hosts)
+        self._said_by: dict[tuple[str, str], dict[str, None]] = {}
+        """By whose kind and the rest of the sentence."""
+        self._num_left_out = 0
+
+    def add(self, text: str) -> bool:
+        """Whether it is news."""
+        kind, who, rest = self._parted(text)
+        if (kind, rest) not in self._said_by and len(self._said_by) == _MOST_NOTES:
+            self._num_left_out += 1
+            return False
+        said_by = self._said_by.setdefault((kind, rest), {})
+        is_news = who not in said_by
+        said_by[who] = None
+        return is_news
+
+    def in_words(self) -> list[str]:
+        said = [f"{_named(kind, list(who))}{rest}" for (kind, rest), who in self._said_by.items()]
+        return [*said, f"{self._num_left_out} more notes are left out"] if self._num_left_out else said
+
+    def _parted(self, text: str) -> tuple[str, str, str]:
+        """("rank", "9", ": no NVML") of "n2: rank 9: no NVML"; a rank's host is known."""
+        host, colon, rest = text.partition(": ")
+        host, rest = (host, rest) if colon and host in self._hosts else ("", text)
+        number = rest.removeprefix("rank ")
+        behind = number.lstrip("0123456789")
+        if number not in (rest, behind):
+            return "rank", number.removesuffix(behind), behind
+        return ("host", host, f": {rest}") if host else ("", "", text)
+
+
+def _named(kind: str, who: list[str]) -> str:
+    if kind != "rank" or len(who) == 1:
+        more = f" and {len(who) - _MOST_NAMED} more" if len(who) > _MOST_NAMED else ""
+        return ("rank " if kind == "rank" else "") + ", ".join(who[:_MOST_NAMED]) + more
+    # late: no rank says anything before it has started
+    from topout.host.bindings_report import ranges
+
+    return f"ranks {ranges(map(int, who))}"
 
 
 def _spec_values(spec: RunSpec) -> dict[str, Any]:

@@ -47,11 +47,7 @@ def start_through_scheduler(
 ) -> Company:
     num_hosts = spec.nodes or len(allocation.hosts)
     if num_hosts > len(allocation.hosts):
-        raise TopoutError(
-            f"--nodes {num_hosts} is more than the job has.",
-            why=f"it has {len(allocation.hosts)}: {', '.join(allocation.hosts[:8])}",
-            do=f"leave out --nodes, or ask the scheduler for {num_hosts}",
-        )
+        raise _too_many_nodes(spec, allocation, num_hosts)
     own = route_address(allocation.hosts, own_interface(allocation.hosts, spec.interface), is_told=True)
     token = new_token()
     listener = listen(own, [*job_ports(allocation.job_id), 0])
@@ -79,6 +75,16 @@ def start_through_scheduler(
         starters.close()
         raise
     return Company(None, allocation, Head(links, None, token, say), starters)
+
+
+def _too_many_nodes(spec: RunSpec, allocation: Allocation, num_hosts: int) -> TopoutError:
+    origin = spec.origins.get("nodes", "command line")
+    said, what = ("", "--nodes") if origin == "command line" else (f"; {origin} says it", "nodes there")
+    return TopoutError(
+        f"--nodes {num_hosts} is more than the job has.",
+        why=f"it has {len(allocation.hosts)}: {', '.join(allocation.hosts[:8])}{said}",
+        do=f"leave out {what}, or ask the scheduler for {num_hosts}: topout submit --nodes {num_hosts} …",
+    )
 
 
 class Starters:

@@ -62,7 +62,7 @@ class StopAgreement:
     """The head's side. Each method returns the order to give to all hosts now, or None. Times in monotonic seconds."""
 
     hosts: Collection[int]
-    """Numbers of the hosts (or tasks) that hold a page."""
+    """Numbers of the hosts (or tasks) that hold a page, or held one."""
     answer_within_s: float = 5.0
     """A launcher that takes longer is in trouble, and its peers should rather train than wait."""
     again_after_s: float = 2.0
@@ -70,6 +70,8 @@ class StopAgreement:
     """The call agreed on; None: not yet."""
     _round: int = 0
     _answers: dict[int, int] = field(default_factory=dict)
+    _awaited: set[int] = field(default_factory=set)
+    _gone: set[int] = field(default_factory=set)
     _asked_at: float | None = None
     _withdrawn_at: float | None = None
 
@@ -84,6 +86,7 @@ class StopAgreement:
         if self._asked_at is None or round_ != self._round:
             return None
         self._answers[host] = highest_call
+        self._awaited.discard(host)
         return self._conclude()
 
     def leave(self, host: int) -> Order | None:
@@ -91,8 +94,9 @@ class StopAgreement:
 
         What it answered still counts: a call that its ranks have passed is none to stop at.
         """
-        self.hosts = [other for other in self.hosts if other != host]
-        return self._conclude() if self._asked_at is not None and self.hosts else None
+        self._gone.add(host)
+        self._awaited.discard(host)
+        return self._conclude() if self._asked_at is not None and len(self._gone) < len(self.hosts) else None
 
     def look(self, now: float) -> Order | None:
         """Called now and then: gives up a round that takes too long, and tries again a little later."""
@@ -105,7 +109,7 @@ class StopAgreement:
         return None
 
     def _conclude(self) -> Order | None:
-        if not set(self.hosts) <= set(self._answers):
+        if self._awaited:
             return None
         self._asked_at = None
         self.stop_at = agree(self._answers.values())
@@ -115,6 +119,7 @@ class StopAgreement:
         self._asked_at = now
         self._round += 1
         self._answers.clear()
+        self._awaited = set(self.hosts) - self._gone
         return Order(kind="freeze", round=self._round)
 
 

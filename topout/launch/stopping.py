@@ -39,7 +39,7 @@ class Stopping:
         self._own = own
         self._send = send
         self._say = say
-        self._hosts = [*others, *([own] if own is not None else [])]
+        self._hosts = {*others, *([own] if own is not None else [])}
         self._agreement: StopAgreement | None = None
         self.warning: int | None = None
         """The signal that announced the end."""
@@ -51,7 +51,7 @@ class Stopping:
             # few jobs are ever warned, and all of them start
             from topout.launch.stop_agreement import StopAgreement
 
-            self._agreement = StopAgreement(hosts=self._hosts)
+            self._agreement = StopAgreement(hosts=frozenset(self._hosts))
             self._say(f"topout: {signal.Signals(number).name}: scripts that ask topout.should_stop() stop now")
         self._give(self._agreement.ask(time.monotonic()))
 
@@ -61,7 +61,7 @@ class Stopping:
 
     def finished(self, host: int) -> None:
         """Its ranks have ended: nobody waits for its answer, also in a round that has begun."""
-        self._hosts = [other for other in self._hosts if other != host]
+        self._hosts.discard(host)
         if self._agreement is not None:
             self._give(self._agreement.leave(host))
 

@@ -246,14 +246,15 @@ class Supervisor:
         elif kind == "working":
             told.give_time(self._limits)
         elif kind == "single-device" and (len(self._processes) > 1 or self._fellows is not None):
-            self.end_job(Cause.SINGLE_DEVICE, AFTER_A_FAILURE)
+            is_keras = message.get("framework") == "keras"
+            self.end_job(Cause.SINGLE_DEVICE_KERAS if is_keras else Cause.SINGLE_DEVICE, AFTER_A_FAILURE)
 
     def _after_end(self, rank: int) -> None:
         self._hear(rank)
         self._told[rank].must_end_at = None
         end = self._end_of(rank)
         if end.signal is not None and end.reported_code is not None and end.signal not in end.signals_sent:
-            self.note(f"rank {rank} died by signal {end.signal} after its script had ended with {end.reported_code}")
+            self.note(f"rank {rank}: died by signal {end.signal} after its script had ended with {end.reported_code}")
         if self._fellows is not None:
             self._fellows.rank_ended(end)
         if end.code != 0:
@@ -337,10 +338,10 @@ class Supervisor:
             return
         before, told.written_bytes = told.written_bytes, process.written_bytes()
         if told.written_bytes - before >= WORTH_WAITING_BYTES and told.give_time(self._limits):
-            self.note(f"rank {rank} still wrote after its script's end, and was waited for")
+            self.note(f"rank {rank}: still wrote after its script's end, and was waited for")
             return
         told.must_end_at = None
-        self.note(f"rank {rank} was still there {self._limits.exit_s:g} s after its script's end and was ended")
+        self.note(f"rank {rank}: was still there {self._limits.exit_s:g} s after its script's end and was ended")
         process.tell(signal.SIGKILL)
 
     def _look_for_stopped(self, now: float) -> None:

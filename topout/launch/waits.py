@@ -6,7 +6,7 @@ collectives that the script called itself. A send or a receive has no number, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from topout.launch.observation import Observation
 from topout.record.page_snapshot import Call, Snapshot
@@ -17,6 +17,9 @@ _WAITS_AFTER_S = 2.0
 _INIT = "init"
 _SCRIPT = "script:"
 """Begins the name of a group of which only the script's own calls are known."""
+
+Meeting = tuple[str, int | None, str]
+"""Group, number and operation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class Wait:
     age_s: float
 
     @property
-    def meeting(self) -> tuple[str, int | None, str]:
+    def meeting(self) -> Meeting:
         """Equal for ranks that wait for each other in the same place."""
         return self.group, self.number, self.operation
 
@@ -72,7 +75,7 @@ def _wait(call: Call, group: str, number: int | None) -> Wait:
 
 def reached(page: Snapshot | None, group: str) -> int | None:
     """Number of the last collective of this group that the rank has begun; None when it is no member, or not known."""
-    is_default = group.rpartition(":")[2] in ("", "0", _INIT)
+    is_default = _is_default(group)
     before_the_first = -1 if group.startswith(_SCRIPT) else 0
     if page is None:
         return before_the_first if is_default else None
@@ -88,16 +91,46 @@ def reached(page: Snapshot | None, group: str) -> int | None:
     return before_the_first if is_default and not page.positions else None
 
 
-def waited_for(wait: Wait, observations: Sequence[Observation]) -> list[int]:
-    """Ranks that have not begun what somebody waits in. Of a send or a receive: all that wait in nothing."""
-    if wait.number is None:
-        return [item.rank for item in observations if item.page is None or wait_of(item.page) is None]
-    behind = []
-    for item in observations:
-        number = reached(item.page, wait.group)
-        if number is not None and number < wait.number:
-            behind.append(item.rank)
+def waited_for(waits: Iterable[Wait], observations: Sequence[Observation]) -> dict[Meeting, list[int]]:
+    """Ranks that have not begun what somebody waits in, by meeting. Of a send or a receive: all that wait in nothing.
+
+    A job may have as many groups as hosts, so nobody looks at all ranks for each of them.
+    """
+    meetings = {wait.meeting: wait for wait in waits}
+    members = _by_group(observations)
+    behind: dict[Meeting, list[int]] = {}
+    free: list[int] = []
+    if any(wait.number is None for wait in meetings.values()):
+        free = [item.rank for item in observations if item.page is None or wait_of(item.page) is None]
+    for meeting, wait in meetings.items():
+        # of the default group all ranks are members, also those that have not said so yet
+        asked = observations if _is_default(wait.group) else members.get(wait.group, ())
+        number = wait.number
+        behind[meeting] = free if number is None else [it.rank for it in asked if _is_behind(it, wait.group, number)]
     return behind
+
+
+def _by_group(observations: Sequence[Observation]) -> dict[str, list[Observation]]:
+    """Those that name a group on their page."""
+    members: dict[str, list[Observation]] = {}
+    for item in observations:
+        if item.page is None:
+            continue
+        named = {position.group for position in item.page.positions}
+        if item.page.called is not None:
+            named.add(_SCRIPT + item.page.called.group)
+        for group in named:
+            members.setdefault(group, []).append(item)
+    return members
+
+
+def _is_behind(item: Observation, group: str, number: int) -> bool:
+    at = reached(item.page, group)
+    return at is not None and at < number
+
+
+def _is_default(group: str) -> bool:
+    return group.rpartition(":")[2] in ("", "0", _INIT)
 
 
 def shown_bytes(num_bytes: int) -> str:

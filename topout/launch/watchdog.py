@@ -54,7 +54,7 @@ class Watchdog:
         self._slow_after_s = max(slow_after_s, named_after_s)
         self._stacks = stacks
         self._first_look_s: float | None = None
-        self._last_look_s = 0.0
+        self._last_look_s = self._looked_until_s = 0.0
         self._stopped_since: dict[int, float] = {}
         self._letters: dict[int, Counter[str]] = {}
         self._said: _Said | None = None
@@ -64,11 +64,11 @@ class Watchdog:
         self._found_since_s = 0.0
 
     def look(self, now_s: float, observations: Sequence[Observation]) -> Look:
-        if self._first_look_s is None or now_s - self._last_look_s > _LARGEST_GAP_S:
+        if self._first_look_s is None or now_s - self._looked_until_s > _LARGEST_GAP_S:
             self._first_look_s = now_s
             self._stopped_since.clear()
         self._note_states(now_s, observations)
-        self._last_look_s = now_s
+        self._last_look_s = self._looked_until_s = now_s
         holdup = find_holdup(observations, {rank: _most_common(seen) for rank, seen in self._letters.items()})
         if holdup is not None:
             age_s = holdup.age_s
@@ -91,6 +91,10 @@ class Watchdog:
             again_at_age_s=_next_after(holdup.age_s),
         )
         return Look(lines=tuple(lines), ask_stacks=tuple(item.rank for item in observations if _can_answer(item)))
+
+    def looked_until(self, now_s: float) -> None:
+        """A look at many ranks takes its time, in which the launcher was not stopped."""
+        self._looked_until_s = now_s
 
     def _note_states(self, now_s: float, observations: Sequence[Observation]) -> None:
         stopped = [item.rank for item in observations if item.process_state == "T" and not item.is_over]
@@ -133,7 +137,8 @@ class Watchdog:
     def _is_over(self, said: _Said, holdup: Holdup | None, now_s: float, observations: Sequence[Observation]) -> bool:
         if holdup is not None and now_s - holdup.age_s <= said.at_s:
             return False
-        blamed = [item for item in observations if item.rank in said.holdup.ranks]
+        to_blame = set(said.holdup.ranks)
+        blamed = [item for item in observations if item.rank in to_blame]
         if said.holdup.cause is Cause.STOPPED:
             return not any(item.process_state == "T" for item in blamed)
         if said.holdup.cause is Cause.UNHEARD:

@@ -52,6 +52,7 @@ class Watching:
         if look.ask_stacks:
             here = self._local.ask_stacks(look.ask_stacks)
             self._ask_elsewhere([rank for rank in look.ask_stacks if rank not in here])
+        self._watchdog.looked_until(time.monotonic())
 
     def _elsewhere(self, now: float) -> list[Observation]:
         found = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_LINE_BYTES = 1 << 28
-"""The start of the largest job: some 250 bytes a rank, of a million ranks."""
+"""Above the start of the largest job: some 20 bytes a rank, of a million ranks."""
 _LONGEST_UNPROVED_BYTES = 1 << 12
 HANDSHAKE_S = 5.0
 _LOST_AFTER_S = 20.0

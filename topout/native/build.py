@@ -1,8 +1,9 @@
 """Compiles the C sources into shared libraries, one for each kind of processor that is worth its own.
 
 Needs a C compiler and nothing else: no Python headers, no JPEG library. Done once when topout is installed; where that
-was not possible, on first use, into the package or the user's cache. The name carries a digest of sources and options,
-so that a library never serves other sources than its own. Standard library alone, since it runs while pip installs.
+was not possible, on first use, into the package or the user's cache; there a library that others can have written is
+compiled again. The name carries a digest of sources and options, so that a library never serves other sources than its
+own. Standard library alone, since it runs while pip installs.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -83,12 +85,12 @@ def compiler() -> list[str] | None:
 def compile_library(variant: str, folder: Path) -> Path:
     """The library of a variant in a folder, compiled if it is not there; raises OSError or RuntimeError."""
     library = folder / file_name_of(variant)
-    if library.exists():
+    if _may_load(library):
         return library
     words = compiler()
     if words is None:
         raise RuntimeError("there is no C compiler (cc, gcc or clang)")
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     # ranks of one host may all compile at once: each its own file, renamed when whole
     descriptor, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
     os.close(descriptor)
@@ -114,7 +116,7 @@ def find_or_compile() -> Path:
     reasons = []
     for name in usable_variants():
         for folder in places():
-            if (folder / file_name_of(name)).exists():
+            if _may_load(folder / file_name_of(name)):
                 return folder / file_name_of(name)
         # an old compiler may know a lesser processor only
         for folder in places():
@@ -123,6 +125,35 @@ def find_or_compile() -> Path:
             except (OSError, RuntimeError) as error:
                 reasons.append(str(error))
     raise RuntimeError("; ".join(dict.fromkeys(reasons)))
+
+
+def _may_load(library: Path) -> bool:
+    """Whether it is there, and in the cache of nobody else's making; the package's folder is trusted as its code is."""
+    if not library.exists():
+        return False
+    return library.parent == FOLDER / "lib" or not (_why_doubted(library.parent) or _why_doubted(library))
+
+
+def _why_doubted(path: Path) -> str | None:
+    """In what way another user than root can have written it; None where nobody can."""
+    found = path.stat()
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to another user"
+    return f"others may write to {path}" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
+
+
+def _make_folder(folder: Path) -> None:
+    """Raises RuntimeError for a cache that stays doubtful."""
+    if folder == FOLDER / "lib":
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _why_doubted(folder) and folder.stat().st_uid == os.geteuid():
+        # made by a topout that left it to the umask
+        folder.chmod(0o700)
+    why = _why_doubted(folder)
+    if why is not None:
+        raise RuntimeError(why)
 
 
 def _processor_flags() -> set[str]:

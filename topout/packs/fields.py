@@ -4,6 +4,7 @@ A field's place follows from its kind: scalars live in the index row, arrays of 
 in the record (so a batch of them is one gather), everything else is variable and carries its length.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ DTYPES = (
 )  # fmt: skip
 """An array's item type is stored as its place in this table; never reorder, only append."""
 MOST_DIMENSIONS = 16
+_MOST_FIXED_BYTES = (1 << 32) - 1
+"""A record's length has four bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,18 @@ class Field:
     @property
     def num_bytes(self) -> int:
         """Of a fixed array in the record."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape or (), dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape or ())
 
 
 def checked_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
-    """The fields as they are stored (item types in little-endian spelling); raises for what a pack cannot hold."""
+    """The fields as they are stored; raises for what a pack cannot hold, and for codecs that are not here."""
+    for field in fields:
+        check_codec(field.codec)
+    return stored_fields(fields)
+
+
+def stored_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """With item types in little-endian spelling; raises for what a pack cannot hold, whatever its codec."""
     if not fields:
         raise TopoutError("A pack needs at least one field.", why="no field was given", do="name what a sample holds")
     names = [field.name for field in fields]
@@ -69,7 +79,15 @@ def checked_fields(fields: Sequence[Field]) -> tuple[Field, ...]:
             why="each field needs a name of its own",
             do="rename one of them",
         )
-    return tuple(_checked(field) for field in fields)
+    stored = tuple(_stored(field) for field in fields)
+    fixed_bytes = sum(field.num_bytes for field in stored if field.is_fixed)
+    if fixed_bytes > _MOST_FIXED_BYTES:
+        raise TopoutError(
+            f"A sample with {', '.join(field.name for field in stored if field.is_fixed)} is too long.",
+            why=f"its arrays take {fixed_bytes:,} bytes, of 4 GiB at most",
+            do="cut them into several samples",
+        )
+    return stored
 
 
 def with_codecs(fields: Sequence[Field], codecs: Mapping[str, str]) -> tuple[Field, ...]:
@@ -103,21 +121,22 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
     return DTYPES.index(text)
 
 
-def _checked(field: Field) -> Field:
+def _stored(field: Field) -> Field:
     if field.kind not in KINDS:
         raise _refusal(field, f"there is no kind {field.kind!r}", f"choose one of {', '.join(KINDS)}")
-    check_codec(field.codec)
     if field.codec != "raw" and (field.is_scalar or field.is_image):
         raise _refusal(field, f"{field.kind} gains nothing from a codec", "leave it raw")
     if field.kind != "array" or field.dtype is None:
         return field
     try:
         dtype = DTYPES[dtype_code(np.dtype(field.dtype))]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, SyntaxError) as error:
         raise _refusal(field, str(error), "convert it to a plain numeric type") from error
     if field.shape is not None and len(field.shape) > MOST_DIMENSIONS:
         raise _refusal(field, f"it has {len(field.shape)} dimensions", f"keep to {MOST_DIMENSIONS}")
     shape = None if field.shape is None else tuple(int(length) for length in field.shape)
+    if shape is not None and min(shape, default=0) < 0:
+        raise _refusal(field, f"its shape is {shape}", "give lengths of 0 and more")
     return Field(name=field.name, kind=field.kind, codec=field.codec, shape=shape, dtype=dtype)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from topout.packs.damage import DamagedPack, not_a_pack
-from topout.packs.fields import Field
+from topout.packs.fields import Field, stored_fields
 from topout.packs.layout import VERSION
 from topout.schema.errors import ExitCode, TopoutError
 
@@ -127,6 +127,7 @@ def read_manifest(path: Path) -> Manifest:
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise _altered(path, str(error)) from error
     _check_names(path, manifest)
+    _check_fields(path, manifest)
     return manifest
 
 
@@ -139,6 +140,17 @@ def _check_names(path: Path, manifest: Manifest) -> None:
     strange = next((file for file, name in own.items() if file != name), None)
     if strange is not None:
         raise _altered(path, f"it names the file {strange!r}, which no pack has")
+
+
+def _check_fields(path: Path, manifest: Manifest) -> None:
+    """As writers check theirs: a batch is filled with the bytes of records, and those may never stand for objects."""
+    try:
+        stored = stored_fields(manifest.fields)
+    except TopoutError as error:
+        raise _altered(path, f"{error.problem.rstrip('.')}: {error.why}") from error
+    strange = next((field for field, own in zip(manifest.fields, stored, strict=True) if field != own), None)
+    if strange is not None:
+        raise _altered(path, f"field {strange.name!r} has the item type {strange.dtype!r}, which no pack has")
 
 
 def _check_version(path: Path, data: bytes) -> None:

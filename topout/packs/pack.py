@@ -269,7 +269,9 @@ class Pack:
     def _gatherable(self, names: tuple[str, ...] | None) -> tuple[Field, ...]:
         """Found out once: a batch of small records takes less time than looking its fields up."""
         if names not in self._gathered_fields:
-            fields = (*self.layout.fixed, *self.layout.scalars) if names is None else tuple(map(self._field, names))
+            # a name given twice is one array: of two, the first would be gone while the library fills it
+            wanted = None if names is None else dict.fromkeys(names)
+            fields = (*self.layout.fixed, *self.layout.scalars) if wanted is None else tuple(map(self._field, wanted))
             for field in fields:
                 if field.is_variable:
                     raise TopoutError(

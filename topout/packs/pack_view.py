@@ -132,8 +132,10 @@ class NativePack:
                 columns.append((field.name, (), kind))
                 places.append(FieldCopy(offset=offset, num_bytes=kind.itemsize, is_in_row=1))
             else:
-                offset = self._pack.layout.fixed_offsets[field.name]
-                columns.append((field.name, field.shape or (), np.dtype(field.dtype)))
+                offset, kind = self._pack.layout.fixed_offsets[field.name], np.dtype(field.dtype)
+                if kind.hasobject:
+                    raise ValueError(f"{field.name!r} holds objects, which bytes cannot stand for")
+                columns.append((field.name, field.shape or (), kind))
                 places.append(FieldCopy(offset=offset, num_bytes=field.num_bytes, is_in_row=0))
         # by identity, which costs less than a hash of their names; kept, so that no other tuple can get it
         self._held.append(fields)

@@ -4,6 +4,7 @@ What is read again counts only if it has the checksum the pack remembers, so a s
 and is said so. Not for a damaged pack.json: packing the source again writes it.
 """
 
+import shlex
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from topout.packs.damage import DamagedPack
 from topout.packs.layout import numbered, row_crc, row_dtype
 from topout.packs.manifest import FileEntry, Manifest, read_manifest
 from topout.packs.pack import Found, Pack
-from topout.packs.packing.begun import BegunPack, sync_folder
+from topout.packs.packing.begun import BegunPack, begun_already, sync_folder
 from topout.packs.packing.finish import append_ending, shard_ending, write_index, write_names
 from topout.packs.packing.options import PackOptions
 from topout.packs.packing.shard_maker import ShardMaker
@@ -58,6 +59,9 @@ def repair_files(path: Path, manifest: Manifest, damaged: set[str], source: Path
         begun = BegunPack(path)
     except OSError as error:
         raise cannot_write(path, error, "repairing") from error
+    if begun.can_go_on:
+        begun.close()
+        raise begun_already(begun, f"drop it and repair: rm -r {shlex.quote(str(begun.folder))}")
     try:
         begun.clear()
         for number, entry in enumerate(manifest.shards):

@@ -20,8 +20,9 @@ from topout.record.process_tree import (
     WORTH_WAITING_BYTES,
     WRITING_AFTER_FAILURE_S,
     Writing,
+    are_workers,
     company,
-    descendants,
+    group_below,
     read_cpu,
     read_thread,
     threads_of,
@@ -41,7 +42,9 @@ _WRITING_LIMIT_S = 1800.0
 _BUSY_SHARE = 0.1
 """Of a core; who uses less waits for something."""
 _HARD_SHARE = 0.25
-"""A training that nobody counts the steps of uses more; what watches something now and then uses less."""
+"""A training that nobody counts the steps of uses more, with its workers; what watches something now and then less."""
+_AWAKE_SHARE = 0.02
+"""Of the rank itself: who waits for workers uses more now and then, and beside an idle one they feed nobody."""
 _JUDGED_OVER_S = 2.0
 _LOOK_S = 0.5
 _PAUSE_S = 0.05
@@ -73,6 +76,21 @@ class Effort:
         return is_made
 
 
+class Training:
+    """Whether a rank may train although nobody counts steps: it computes hard, or its workers do and it a little."""
+
+    def __init__(self) -> None:
+        self._hard = Effort(_HARD_SHARE)
+        self._own = Effort(_AWAKE_SHARE)
+        self._awake_s = -math.inf
+
+    def is_likely(self, now_s: float, own_ns: int, workers_ns: int) -> bool:
+        if self._own.is_made(now_s, own_ns):
+            self._awake_s = now_s
+        is_hard = self._hard.is_made(now_s, own_ns + workers_ns)
+        return is_hard and now_s - self._awake_s <= _JUDGED_OVER_S
+
+
 class Patience:
     """How long a process that should end has done nothing. Times in seconds of any monotonic clock."""
 
@@ -84,7 +102,12 @@ class Patience:
 
     def renew(self, now_s: float) -> None:
         """It trains: that is no leaving."""
-        self._begun_s = self._wrote_s = self._moved_s = now_s
+        self._begun_s = now_s
+        self.stir(now_s)
+
+    def stir(self, now_s: float) -> None:
+        """Something gets on that is looked at elsewhere; the limit stays."""
+        self._wrote_s = self._moved_s = now_s
 
     def leave_out(self) -> None:
         """What is done until the next look does not count."""
@@ -139,17 +162,16 @@ class Leaving:
         if not has_own_threads():
             return
         self._look()
-        hard = Effort(_HARD_SHARE)
-        hard.is_made(time.monotonic(), time.process_time_ns())
+        training = Training()
+        training.is_likely(time.monotonic(), *_spent_ns())
         num_steps = self._num_steps()
         while has_own_threads() and self._patience.quiet_s(time.monotonic()) < self._limit_s / 2:
             look_at_s = time.monotonic() + _LOOK_S
             while has_own_threads() and time.monotonic() < look_at_s:
                 time.sleep(_PAUSE_S)
             before, num_steps = num_steps, self._num_steps()
-            # of all threads, since a library's may do the work; children alone have the minute
-            is_hard = hard.is_made(time.monotonic(), time.process_time_ns())
-            if num_steps > before or (is_hard and num_steps == 0 and self._is_good):
+            may_train = training.is_likely(time.monotonic(), *_spent_ns())
+            if num_steps > before or (may_train and num_steps == 0 and self._is_good):
                 self._patience.renew(time.monotonic())
             else:
                 self._look()
@@ -180,7 +202,11 @@ class Leaving:
             return
         patience, writing = Patience(now_s), Writing(own, company)
         self._stay(now_s)
-        while (pids := company(own)) and patience.quiet_s(now_s) < self._limit_s / 2 and not patience.is_spent(now_s):
+        while (pids := company(own)) and patience.quiet_s(now_s) < self._limit_s / 2:
+            if self._patience.is_spent(now_s):
+                # of the rank: the launcher's has begun with it, and is not to come first
+                self._note_spent()
+                return
             doings = Doings(written_bytes=writing.look(), cpu_ns=_cpu_ns(pids), is_held=False)
             if patience.look(now_s, doings):
                 self._stay(now_s)
@@ -190,7 +216,7 @@ class Leaving:
 
     def _stay(self, now_s: float) -> None:
         """Whoever ends quiet ranks must not come while the interpreter still has to end."""
-        self._patience.renew(now_s)
+        self._patience.stir(now_s)
         self._status.send("working")
 
     def _end_when_quiet(self) -> None:
@@ -205,7 +231,7 @@ class Leaving:
             if self._is_on_its_own:
                 self._look()
         if self._patience.is_spent(time.monotonic()):
-            self._note(f"was ended although it still wrote {self._patience.limit_s:.0f} s after its last line")
+            self._note_spent()
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -228,6 +254,9 @@ class Leaving:
             self._late_s = math.inf
             self._note("still worked in threads, children or exit handlers after its last line, and was waited for")
 
+    def _note_spent(self) -> None:
+        self._note(f"was ended although it still wrote {self._patience.limit_s:.0f} s after its last line")
+
     def _note(self, text: str) -> None:
         self._status.send("note", text=f"the script {text}")
 
@@ -242,7 +271,7 @@ class Leaving:
             waited_for.append(threading.main_thread())
         return Doings(
             written_bytes=self._writing.look(),
-            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + _cpu_ns(descendants(own)),
+            cpu_ns=sum(read_thread(own, thread.native_id or 0)[1] for thread in waited_for) + _cpu_ns(group_below(own)),
             is_held=any(read_thread(own, thread)[0] == "D" for thread in threads_of(own)),
         )
 
@@ -258,6 +287,12 @@ def _is_own(thread: threading.Thread) -> bool:
 def _is_rehearsal_over(recorder: Recorder | None) -> bool:
     steps = recorder.settings.steps if recorder is not None else None
     return recorder is not None and steps is not None and recorder.num_steps >= steps
+
+
+def _spent_ns() -> tuple[int, int]:
+    """CPU time of the rank's threads but this one, which only looks, and of its workers."""
+    own = os.getpid()
+    return time.process_time_ns() - time.thread_time_ns(), _cpu_ns(are_workers(own, group_below(own)))
 
 
 def _cpu_ns(pids: list[int]) -> int:

@@ -41,6 +41,7 @@ _DESCRIBED_AFTER_NS = 3_000_000_000
 _USUAL_STEPS = 3.0
 """And so many usual steps: where steps are long, collectives may be."""
 _MOST_DUMPS = 16
+"""Of each rank, the last ones: a job may be held up every epoch."""
 _JOIN_S = 0.5
 
 
@@ -62,6 +63,7 @@ class Lookout:
         """By name: reached, completed, changed ns."""
         self._looked_up: dict[tuple[str, int, int], int] = {}
         """By name, reached and completed: how many are over by the flight recorder's entries."""
+        self._dumps: list[str] = []
         self._num_values = -1
         self._described: tuple[str, int] | None = None
         self._place = Place()
@@ -185,11 +187,12 @@ class Lookout:
         run = self._recorder.settings.run
         if asked == self._page.num_answered or run is None:
             return
-        if asked <= _MOST_DUMPS:
-            path = stacks_path(run, self._recorder.settings.rank)
-            path.parent.mkdir(exist_ok=True)
-            with open(path, "a") as file:
-                file.write(self._words(asked))
+        path = stacks_path(run, self._recorder.settings.rank)
+        path.parent.mkdir(exist_ok=True)
+        dumps = [*self._dumps, self._words(asked)][-_MOST_DUMPS:]
+        with open(path, "w") as file:
+            file.writelines(dumps)
+        self._dumps = dumps
         self._page.answer(asked)
 
     def _words(self, number: int) -> str:

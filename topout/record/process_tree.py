@@ -85,16 +85,17 @@ def read_io(pid: int) -> dict[str, int]:
 
 
 class Writing:
-    """What a process and all below it write, look by look.
+    """What a process and those below it in its group write, look by look.
 
     Through system calls, and what they made the kernel owe to storage: the latter grows in the middle of a long call,
     too, and by what is written into mapped files. The calls of a child that can write to nothing but pipes of the
-    process itself, or files of its that do not grow, do not count: it feeds it. `below` says which processes count.
+    process itself, or files of its that do not grow, do not count: it feeds it. `below` says which processes count
+    instead; the process itself then does not.
     """
 
     def __init__(self, pid: int, below: Callable[[int], list[int]] | None = None) -> None:
         self._pid = pid
-        self._below = below or descendants
+        self._counted = below or _with_group
         self._last: dict[int, tuple[dict[str, int], bool]] = {}
         self._positions: dict[tuple[int, str], int] = {}
         self._num_bytes = 0
@@ -103,7 +104,7 @@ class Writing:
         """All bytes so far; only how they grow means something."""
         shared = {way for _, way in _ways_out(self._pid)}
         before, self._last = self._last, {}
-        for pid in (self._pid, *self._below(self._pid)):
+        for pid in self._counted(self._pid):
             counts, had_own = before.get(pid, ({}, False))
             has_own = pid == self._pid or any(self._leads_out(pid, fd, way, shared) for fd, way in _ways_out(pid))
             found = read_io(pid)
@@ -141,14 +142,25 @@ def are_workers(rank_pid: int, pids: list[int]) -> list[int]:
     return [pid for pid in pids if interpreter is not None and _executable(pid) == interpreter and not _is_servant(pid)]
 
 
+def group_below(pid: int) -> list[int]:
+    """Processes below one that are ended with its group; who has a group of its own outlives it."""
+    group = _state_and_group(pid)[1]
+    return [each for each in descendants(pid) if _state_and_group(each)[1] == group]
+
+
 def company(pid: int) -> list[int]:
-    """Processes below one that still run and are ended with its group; Python's own servants do not count."""
-    found = []
-    for each in descendants(pid):
-        values = (_read(f"/proc/{each}/stat") or b"").rpartition(b")")[2].split()
-        if len(values) > 2 and values[0] != b"Z" and int(values[2]) == pid and not _is_servant(each):
-            found.append(each)
-    return found
+    """Those of its group that still run; Python's own servants do not count."""
+    return [each for each in group_below(pid) if _state_and_group(each)[0] not in ("", "Z") and not _is_servant(each)]
+
+
+def _with_group(pid: int) -> list[int]:
+    return [pid, *group_below(pid)]
+
+
+def _state_and_group(pid: int) -> tuple[str, int]:
+    """The kernel's letter, and the process group; of one that is gone, none that anybody has."""
+    values = (_read(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].split()
+    return (values[0].decode(), int(values[2])) if len(values) > 2 else ("", -1)
 
 
 def _is_servant(pid: int) -> bool:

@@ -21,6 +21,7 @@ from topout.record import horovod_path, jax_cluster, keras_taps, preemption, set
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
+from topout.record.turns import RehearsalOver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
         if not status.is_of_this_process:
             # a child that the script forked and that came back from its last line
             return code
+        _let_go_of_loader(status, recorder)
     leaving = _leaving(code, status, recorder)
     if leaving is not None:
         leaving.await_threads()
@@ -125,6 +127,10 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         else:
             _run_script(arguments)
     except SystemExit as exit_:
+        if isinstance(exit_, RehearsalOver) and status.is_of_this_process:
+            from topout.record.quiet_loaders import silence_loaders
+
+            silence_loaders()
         return _exit_code(exit_)
     except KeyboardInterrupt:
         return 130
@@ -201,6 +207,12 @@ def _below_us(trace: TracebackType | None) -> TracebackType | None:
         below = below.tb_next
     # none of it is the script's where the script does not compile
     return below
+
+
+def _let_go_of_loader(status: StatusLine, recorder: Recorder | None) -> None:
+    """Before anybody counts seconds: workers that are in the middle of a batch finish it. After a failure all do."""
+    if recorder is not None and not status.has_told_failure:
+        recorder.guard(recorder.let_go_of_loader)
 
 
 def _leaving(code: int, status: StatusLine, recorder: Recorder | None) -> Leaving | None:

@@ -87,7 +87,9 @@ class Recorder:
         self._writer: EventWriter | None = None
         self.emit: Callable[[tuple[int, ...]], None] = _drop
         if self.is_active and settings.run is not None:
-            writer = EventWriter(RunFolder(settings.run).inside(events_name(settings.rank)), self._lose_file)
+            writer = EventWriter(
+                RunFolder(settings.run).inside(events_name(settings.rank)), self._lose_file, on_limit=self.note
+            )
             if writer.is_open:
                 self._writer = writer
                 self.emit = writer.emit
@@ -198,6 +200,12 @@ class Recorder:
         self._status.send(kind, **content)
 
     # ends
+
+    def let_go_of_loader(self) -> None:
+        """A script that breaks off leaves torch to end workers with their iterator, which nobody else may hold then."""
+        from types import SimpleNamespace
+
+        self.feeding = SimpleNamespace(_topout_facts=getattr(self.feeding, "_topout_facts", {}))
 
     def finish(self, exit_code: int = 0) -> None:
         """The script is over: the last rows, facts and counts leave for the file."""

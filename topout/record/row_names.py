@@ -6,6 +6,8 @@ LAUNCHED = ".launched"
 """Follows the operation in a collective's name: the call only launched it, and held nobody."""
 AWAITED = ".awaited"
 """The same: the rank stood waiting for it later, from here on."""
+QUEUED = ".queued"
+"""Follows the phase in a row of the device: all of its work had been launched when it began (`held_back.py`)."""
 CHANGED, UNCHANGED, REPLACED = "changed", "unchanged", "replaced"
 """Values of the fact `gradients_of`: what became of the tensors that gradients went to; see `torch_taps/leaves.py`."""
 LIFE_BITS = 32

@@ -1,8 +1,9 @@
 """Samples every rank from outside, in a thread of the launcher, so that watching costs the ranks nothing.
 
 Counters once a second, the state of loader workers ten times a second (docs/recording.md names them); four and two
-times as often in the first half minute, so that a short run has enough of them. It never raises, and it looks less
-often when looking takes more than a hundredth of one core.
+times as often in the first half minute, so that a short run has enough of them. After an hour counters are written
+every ten seconds, so that a long run does not fill the disk. It never raises, and it looks less often when looking
+takes more than a hundredth of one core.
 """
 
 import contextlib
@@ -26,6 +27,8 @@ _COUNT_S = 1.0
 _FIRST_LOOK_S = 0.05
 _FIRST_COUNT_S = 0.25
 _FIRST_S = 30.0
+_LATE_S = 3600.0
+_LATE_ROWS_S = 10.0
 _LARGEST_COST_SHARE = 0.01
 
 
@@ -67,14 +70,18 @@ class Sampler:
 
     def _sample(self) -> None:
         gpus = GpuCounters()
-        start = next_count = time.monotonic()
+        start = next_count = next_rows = time.monotonic()
         while True:
-            is_first = time.monotonic() < start + _FIRST_S
-            if time.monotonic() >= next_count:
-                next_count = time.monotonic() + (_FIRST_COUNT_S if is_first else _COUNT_S)
+            now = time.monotonic()
+            is_first = now < start + _FIRST_S
+            if now >= next_count:
+                next_count = now + (_FIRST_COUNT_S if is_first else _COUNT_S)
+                is_kept = now >= next_rows
+                if is_kept and now >= start + _LATE_S:
+                    next_rows = now + _LATE_ROWS_S
                 host = host_counters()
                 for rank in self._ranks:
-                    rank.count(host, gpus)
+                    rank.count(host, gpus, is_kept=is_kept)
             cost_before = time.thread_time()
             for rank in self._ranks:
                 rank.look()
@@ -90,7 +97,11 @@ class RankSampler:
 
     def __init__(self, target: Target, note: Callable[[str], None]) -> None:
         self._target = target
-        self._writer = EventWriter(target.path, lambda text: note(f"rank {target.rank} counters: {text}"))
+
+        def say(text: str) -> None:
+            note(f"rank {target.rank} counters: {text}")
+
+        self._writer = EventWriter(target.path, say, on_limit=say)
         self._writer.facts({"rank": target.rank, "pid": target.pid, "clock_pairs": [clock_pair()]})
         self._own_probe = StateProbe(target.pid)
         self._probes: dict[int, StateProbe] = {}
@@ -104,8 +115,8 @@ class RankSampler:
             if state is not None:
                 self._states[state] += 1
 
-    def count(self, host: dict[str, int], gpus: GpuCounters) -> None:
-        """Reads everything and writes one row a counter."""
+    def count(self, host: dict[str, int], gpus: GpuCounters, *, is_kept: bool) -> None:
+        """Reads everything and, if it is to be kept, writes one row a counter."""
         below = descendants(self._target.pid)
         self._follow(are_workers(self._target.pid, below))
         values = self._count_processes(below)
@@ -119,7 +130,8 @@ class RankSampler:
             if name in CUMULATIVE_COUNTERS:
                 # between a worker's death and its reaping its share is missing for a moment
                 value = self._largest[name] = max(value, self._largest.get(name, 0))  # noqa: PLW2901
-            self._writer.append(pack_code(Kind.COUNTER, self._writer.name_id(name)), at_ns, 0, value, NOT_GIVEN)
+            if is_kept:
+                self._writer.append(pack_code(Kind.COUNTER, self._writer.name_id(name)), at_ns, 0, value, NOT_GIVEN)
         self._writer.flush()
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Appends events to a file in whole blocks; a failing disk ends the recording, never the training.
 
 Rows gather in memory and leave in one write a second or when a few thousand are waiting, so that a reader sees a live
-run and a crash costs at most the last second.
+run and a crash costs at most the last second. A file that reaches its limit begins anew with its newest part: what a
+run is judged by comes last, such as arrivals at collectives, which are known of the last steps only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 512 << 20
 """A recording does not grow beyond this: about two million steps."""
+_KEPT_SHARE = 16
+"""One part of so many is kept then: more steps than torch's flight recorder remembers collectives, and written within
+a moment."""
 _ROWS_WAITING = 4096
 _CLOSE_S = 1.0
 """For another thread that is writing; a disk that does not answer must not hold up the end."""
@@ -30,13 +34,24 @@ _WIDTH = len(COLUMNS)
 
 
 class EventWriter:
-    """One event file. `on_failure` hears one sentence when the file cannot be written any more."""
+    """One event file. `on_failure` hears one sentence when the file cannot be written any more, `on_limit` one when its
+    oldest part goes."""
 
-    def __init__(self, path: str | Path, on_failure: Callable[[str], None], limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        on_failure: Callable[[str], None],
+        limit_bytes: int = LIMIT_BYTES,
+        on_limit: Callable[[str], None] | None = None,
+    ) -> None:
         self._path = path
         self._on_failure = on_failure
+        self._on_limit = on_limit
         self._limit_bytes = limit_bytes
         self._written_bytes = 0
+        self._kept_from = 0
+        """Where the part begins that stays when the limit is reached."""
+        self._facts: dict[str, Any] = {}
         self._num_taken = 0
         self._rows = array("q")
         self._names: dict[str, int] = {}
@@ -49,7 +64,7 @@ class EventWriter:
         self._flushing = threading.Lock()
         self._file: HeldFile | None = None
         try:
-            self._file = self._open()
+            self._file = self._open(self._path)
         except OSError as error:
             self._fail(error)
 
@@ -78,7 +93,8 @@ class EventWriter:
         self.emit((code, start_ns, duration_ns, value, ref))
 
     def facts(self, facts: dict[str, Any]) -> None:
-        self._blocks.append(seal(BlockType.FACTS, json.dumps(facts, default=str).encode()))
+        self._blocks.append(_facts_block(facts))
+        self._facts.update(facts)
 
     def flush(self, *, wait_s: float = 0.0) -> None:
         """Everything gathered so far leaves for the file, unless another thread is at it already."""
@@ -111,7 +127,7 @@ class EventWriter:
         num_values = len(self._rows)
         new_names = list(self._names)[self._num_names_written :]
         if new_names:
-            blocks.append(seal(BlockType.NAMES, json.dumps([self._num_names_written + 1, *new_names]).encode()))
+            blocks.append(_names_block(self._num_names_written + 1, new_names))
             self._num_names_written += len(new_names)
         if num_values:
             taken = self._rows[:num_values]
@@ -120,21 +136,53 @@ class EventWriter:
             blocks.append(seal(BlockType.ROWS, b"".join(taken[i::_WIDTH].tobytes() for i in range(_WIDTH))))
         return blocks
 
-    def _open(self) -> HeldFile:
-        return HeldFile(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+    def _open(self, path: str | Path) -> HeldFile:
+        return HeldFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
 
     def _write(self, data: bytes) -> None:
         try:
             if self._file is None or not self._file.is_ours:
                 # the script closed all that was open
-                self._file = self._open()
+                self._file = self._open(self._path)
             self._file.write(data)
         except OSError as error:
             self._fail(error)
             return
         self._written_bytes += len(data)
-        if self._written_bytes > self._limit_bytes:
-            self._stop(f"recording stopped at its limit of {self._limit_bytes >> 20} MiB; later steps are not in it")
+        if self._written_bytes <= self._limit_bytes - self._limit_bytes // _KEPT_SHARE:
+            self._kept_from = self._written_bytes
+        elif self._written_bytes > self._limit_bytes:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        limit = f"its limit of {self._limit_bytes >> 20} MiB"
+        try:
+            self._keep_newest(f"{self._path}.new")
+        except OSError:
+            self._stop(f"recording stopped at {limit}; later steps are not in it")
+            return
+        if self._on_limit is not None:
+            self._on_limit(f"the recording reached {limit}: its beginning is left out")
+
+    def _keep_newest(self, spare: str) -> None:
+        """Under another name first: a reader has the old file or the new one, each whole."""
+        with open(self._path, "rb") as old:
+            old.seek(self._kept_from - self._written_bytes, os.SEEK_END)
+            kept = old.read()
+        names = _names_block(1, list(self._names)[: self._num_names_written])
+        # facts last, since the kept part may hold older values
+        parts = [names, kept, _facts_block(dict(self._facts))]
+        new = self._open(spare)
+        try:
+            for part in parts:
+                new.write(part)
+            os.replace(spare, self._path)  # noqa: PTH105
+        except OSError:
+            new.close()
+            os.unlink(spare)  # noqa: PTH108
+            raise
+        self._let_go()
+        self._file, self._written_bytes, self._kept_from = new, sum(map(len, parts)), 0
 
     def _fail(self, error: OSError) -> None:
         self._stop(f"recording stopped: {error.strerror or error} ({os.path.basename(self._path)}); training goes on")  # noqa: PTH119
@@ -147,3 +195,11 @@ class EventWriter:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def _facts_block(facts: dict[str, Any]) -> bytes:
+    return seal(BlockType.FACTS, json.dumps(facts, default=str).encode())
+
+
+def _names_block(first: int, names: list[str]) -> bytes:
+    return seal(BlockType.NAMES, json.dumps([first, *names]).encode())

@@ -17,7 +17,7 @@ import msgspec
 from topout.schema.analysis import Analysis
 from topout.schema.errors import TopoutError
 from topout.schema.measures import ANALYSIS_VERSION
-from topout.schema.run_folder import RunFolder, write_whole
+from topout.schema.run_folder import TO_READ_NEWER, RunFolder, write_whole
 
 
 def to_json(analysis: Analysis) -> str:
@@ -49,7 +49,7 @@ def read(path: Path) -> Analysis:
             raise TopoutError(
                 f"{path} was written by a newer topout.",
                 why=f"its format is version {version}, this topout reads up to {ANALYSIS_VERSION}",
-                do="pip install --upgrade topout",
+                do=TO_READ_NEWER,
             )
         return msgspec.json.decode(data, type=Analysis)
     except OSError as error:

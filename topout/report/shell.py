@@ -11,6 +11,9 @@ from importlib.resources import files
 from topout import __version__
 from topout.report.escape import text
 
+GENERATOR = '<meta name="generator" content="topout '
+"""Near the beginning of every page: by this a page is known to be topout's own."""
+
 
 def whole_page(
     *, kind: str, title: str, masthead: str, main: str, footer: str, origin: str, scripts: tuple[str, ...]
@@ -26,7 +29,7 @@ def whole_page(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="topout {__version__}">
+{GENERATOR}{__version__}">
 <title>{text(title)} – topout</title>
 <link rel="icon" href="data:,">
 <style>

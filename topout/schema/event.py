@@ -42,7 +42,8 @@ class Kind(IntEnum):
     LOADER = 13
     """A loader's iterator began; value = its batch size, ref = number of the iterator."""
     DEVICE = 14
-    """A phase's time on the accelerator; name = forward, backward or optimizer, ref = step number."""
+    """A phase's time on the accelerator; name = forward, backward or optimizer, with `.queued` where all of its work
+    had been launched when it began; ref = step number."""
     MODE = 15
     """The model changed between training and evaluation; value = 1 training, 0 evaluation."""
     COUNT = 16

@@ -7,7 +7,7 @@ window, averaged over ranks, unless a name says otherwise. Growing this file is 
 
 from dataclasses import dataclass, field
 
-from topout.schema.usual_samples import usual_samples
+from topout.schema.usual_samples import whole_samples
 
 ANALYSIS_VERSION = 1
 
@@ -243,8 +243,10 @@ class Memory:
     optimizer_bytes: int | None = None
     is_sharded: bool = False
     """Ranks held parts of the model, and these bytes are those of a part (FSDP, tensor parallelism)."""
-    is_offloaded: bool = False
-    """Parameters or optimizer state lie in the host's memory, beside devices."""
+    offloaded_bytes: int | None = None
+    """Parameters and optimizer state in the host's memory, of ranks that compute on devices."""
+    computes_on_host: bool = False
+    """All state lies in the host's memory, and the devices that are there are hardly used."""
     is_out_of_memory: bool = False
     ran_out_on: str | None = None
     """`device` or `host`, where an allocation failed."""
@@ -255,8 +257,8 @@ class Memory:
 
     @property
     def ran_out_beside_devices(self) -> bool:
-        """On a host whose ranks have their models on devices: these are not what filled it."""
-        return self.ran_out_on == "host" and self.device_total_bytes is not None and not self.is_offloaded
+        """On a host whose ranks compute on devices: what a batch takes is not what filled it."""
+        return self.ran_out_on == "host" and self.device_total_bytes is not None and not self.computes_on_host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,4 +396,4 @@ class Measures:
         """Those of its batch, as often as a step takes one; None where the size of a batch was not seen."""
         batches_per_step = self.step.batches_per_step if self.step is not None else None
         seen = self.step.samples_per_step if self.step is not None else None
-        return usual_samples(self.input.batch_size, batches_per_step, seen)
+        return whole_samples(self.input.batch_size, batches_per_step, seen)

@@ -38,6 +38,8 @@ DEFAULT_ROOT = "topout-runs"
 RUN_JSON = "run.json"
 LOST = "lost"
 """Status of a run whose launcher was killed, or could not write how the run ended; never written, see `open_run`."""
+TO_READ_NEWER = "install the topout that wrote it, or a newer one: pip install . in its folder"
+"""What to do with a file whose format is newer than this topout."""
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 
 
@@ -228,7 +230,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         raise TopoutError(
             f"{folder.text} was written by a newer topout.",
             why=f"its format is version {version}, this topout reads up to {RUN_VERSION}",
-            do="pip install --upgrade topout",
+            do=TO_READ_NEWER,
         )
     found: dict[str, Any] = run
     return found

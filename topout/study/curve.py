@@ -104,8 +104,10 @@ def check_nodes(nodes: Sequence[int], system: System) -> None:
         )
 
 
-def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, is_scaled: bool = False) -> list[str]:
-    """`is_scaled`: to another device than the system's, because that was asked for."""
+def warnings(
+    job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, is_scaled: bool = False, can_scale: bool = True
+) -> list[str]:
+    """`is_scaled`: to another device than the system's, because that was asked for; `can_scale`: it could be."""
     found = []
     known = job.value.calibrated_nodes
     if known and max(nodes) > FAR * known:
@@ -116,7 +118,7 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, 
     if not known:
         found.append("The job does not say on how many nodes its numbers were measured (calibrated_nodes).")
     if not is_scaled:
-        found.extend(_other_device(job.value, system.value))
+        found.extend(_other_device(job.value, system.value, can_scale=can_scale))
     given = job.value.input
     if given.source != "none" and not given.sample_bytes and not given.loader_samples_per_s:
         found.append(
@@ -136,13 +138,13 @@ def warnings(job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, 
     return found
 
 
-def _other_device(job: Job, system: System) -> list[str]:
+def _other_device(job: Job, system: System, *, can_scale: bool) -> list[str]:
     measured, there = find_row(job.device), find_row(system.device)
     if not system.device or job.device == system.device or (measured is not None and measured is there):
         return []
     where = f"The job was measured on {job.device}" if job.device else "The job does not say what it was measured on"
     do = f"Calibrate a run on {system.device} for those there."
-    if measured is not None and there is not None:
+    if can_scale and measured is not None and there is not None:
         do = f"topout simulate --device '{there.name}' scales them."
     return [f"{where}, and {system.title} has {system.device}: its seconds are not scaled. {do}"]
 

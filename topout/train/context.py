@@ -138,11 +138,14 @@ class Context:
         given = [thing for thing in (wrapped, optimizer, loader) if thing is not None]
         return given[0] if len(given) == 1 else tuple(given)
 
-    def evaluate(self, step: Callable[[Any], Any], loader: Iterable[Any], *, model: Any = None) -> dict[str, Any]:
+    def evaluate(
+        self, step: Callable[[Any], Any], loader: Iterable[Any], *, model: Any = None, own_share: bool = False
+    ) -> dict[str, Any]:
         """Every sample once whatever the number of ranks, and the figures that one process would have.
 
-        `loader` is the one that a single process would use, not wrapped; `step` says what to make of a batch
-        (docs/evaluate.md). `model` rests in evaluation mode meanwhile; it may be left out where one was wrapped.
+        `loader` is the one that a single process would use, not wrapped, or this rank's own part of it with
+        `own_share`; `step` says what to make of a batch (docs/evaluate.md). `model` rests in evaluation mode
+        meanwhile; it may be left out where one was wrapped.
         """
         from topout.train.evaluate import evaluate
 
@@ -153,7 +156,7 @@ class Context:
                 why="The model rests in evaluation mode meanwhile, with rank 0's statistics.",
                 do="evaluate(step, loader, model=model)",
             )
-        own_share = _takes_its_share(loader, self.place)
+        own_share = own_share or _takes_its_share(loader, self.place)
         return evaluate(step, loader, self.place, model=models[0] if models else None, own_share=own_share)
 
     def checkpoint(

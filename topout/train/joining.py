@@ -4,6 +4,8 @@ NCCL refuses two ranks on one GPU. Gloo carries their tensors too, through host 
 one GPU can then run what a cluster will. Not for scripts that choose a backend themselves.
 """
 
+import os
+import socket
 import sys
 from datetime import timedelta
 from typing import Any
@@ -15,6 +17,8 @@ from topout.record import gloo_threads
 
 BOTH = "cpu:gloo,cuda:nccl"
 _MEETING_TIMEOUT = timedelta(minutes=30)
+_MOST_WAITING = 1024
+"""Connections that the kernel keeps until the store has taken them."""
 
 
 def join(
@@ -28,13 +32,55 @@ def join(
 ) -> None:
     """Without a store, ranks meet by torch's environment variables."""
     if store is None:
-        store, rank, world_size = next(dist.rendezvous("env://", rank, world_size, timeout=timeout or _MEETING_TIMEOUT))
+        store, rank, world_size = _meet(rank, world_size, timeout or _MEETING_TIMEOUT)
         store.set_timeout(timeout or _MEETING_TIMEOUT)
     store = dist.PrefixStore("topout", store)
     chosen = backend or choose_backend(_identity(device), store, rank, world_size)
     gloo_threads.install(dist.distributed_c10d)
     bound = {"device_id": device} if device.type == "cuda" and "nccl" in chosen else {}
     dist.init_process_group(chosen, store=store, rank=rank, world_size=world_size, timeout=timeout, **bound)
+
+
+def open_store(address: str, port: int, world_size: int, timeout: timedelta) -> Any:
+    """Rank 0's store, heard at that address alone, where torch listens at all of the host's; None: torch may try it.
+
+    Whoever reaches a store can read and change what ranks tell each other in it.
+    """
+    try:
+        listener = _listener(address, port)
+    except (OSError, OverflowError):
+        # not this host's own, as behind a proxy; or taken, and then torch shares an earlier store of this process
+        return None
+    return dist.TCPStore(
+        address,
+        port,
+        world_size,
+        is_master=True,
+        timeout=timeout,
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+    )
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """Raises OSError for a name other than localhost: other hosts may know it as another address than this one does."""
+    flags = 0 if address == "localhost" else socket.AI_NUMERICHOST
+    found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM, flags=flags)
+    family, _, _, _, place = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return socket.create_server((place[0], port, *place[2:]), family=family, backlog=_MOST_WAITING)
+
+
+def _meet(rank: int, world_size: int, timeout: timedelta) -> tuple[Any, int, int]:
+    """As torch meets by `env://`. Where torchrun holds the store, no rank does."""
+    given = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")]
+    is_ours = rank == world_size == -1 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if is_ours and given[0] == "0" and all(text.isdecimal() for text in given):
+        store = open_store(os.environ.get("MASTER_ADDR", ""), int(given[2]), int(given[1]), timeout)
+        if store is not None:
+            return store, 0, int(given[1])
+    found: tuple[Any, int, int] = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
+    return found
 
 
 def choose_backend(gpu: str | None, store: Any, rank: int, world_size: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from topout.host.open_files import allow_open_files
 from topout.record import gloo_threads
 
 
@@ -26,7 +27,11 @@ class Place:
 
     def side_group(self) -> Any:
         """A Gloo group of all ranks, for work that must not meet the gradients' collectives; all ranks ask together."""
-        return None if self.world_size == 1 else dist.new_group(backend="gloo")
+        if self.world_size == 1:
+            return None
+        # a connection to every other rank
+        allow_open_files(2 * self.world_size)
+        return dist.new_group(backend="gloo")
 
 
 def alone(device: str = "cpu") -> Place:

@@ -21,8 +21,8 @@ MORE = "+"
 class Wrapped:
     """`number` counts models from 1, in the order of wrapping; names in a checkpoint have it from 2 on.
 
-    A model may have several optimizers and loaders, which count from 1 as well: `loader+2`. The first that the script
-    still has needs no such number: whatever takes the place of another has its name.
+    A model may have several optimizers and loaders: `loader+2` is the second that the script still has, whatever came
+    before. So a script that begins in its second phase finds what it saved there.
     """
 
     def __init__(self, number: int, *, model: Any, optimizer: Any, loader: Any, compression: Any) -> None:
@@ -89,8 +89,8 @@ class Wrapped:
         suffix = f"-{self.number}" if self.number > 1 else ""
         found = {f"model{suffix}": self.model}
         for kind, held in self._kinds():
-            for place, (number, part) in enumerate(_living(held).items()):
-                found[f"{kind}{suffix}{f'{MORE}{number}' if place else ''}"] = part
+            for place, part in enumerate(_living(held).values(), 1):
+                found[f"{kind}{suffix}{f'{MORE}{place}' if place > 1 else ''}"] = part
         found[f"compression{suffix}"] = self._compression()
         return {name: part for name, part in found.items() if part is not None}
 

@@ -4,11 +4,12 @@ Not the statistics: those are in `compare`, on arrays.
 """
 
 import shlex
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from topout.analyze.batches import Trained, trained_on
+from topout.analyze.batches import trained_on
 from topout.analyze.evaluations import computes_unseen
 from topout.analyze.peers import sample_peers
 from topout.analyze.series import Series, load_series
@@ -23,7 +24,8 @@ from topout.verify.compare import Comparison, StepPhases, Steps, compare_steps, 
 
 class _Run(NamedTuple):
     series: Series
-    trained: Trained
+    batches_per_step: int | None
+    """Of one rank."""
     samples_per_step: float | None
     """Of all ranks."""
 
@@ -35,7 +37,7 @@ def compare_runs(a: RunFolder, b: RunFolder) -> Comparison:
     b_step_ns, b_phase_ns = _steady(run_b.series)
     a_samples, b_samples = run_a.samples_per_step, run_b.samples_per_step
     samples = (a_samples, b_samples) if a_samples and b_samples else None
-    work = _other_batches(run_a.trained, run_b.trained) if samples is None else _other_samples(samples)
+    work = _other_batches(run_a, run_b) if samples is None else _other_samples(samples)
     return compare_steps(
         a_step_ns,
         b_step_ns,
@@ -56,20 +58,29 @@ def _read(folder: RunFolder) -> _Run:
             why="no rank completed a step while it was recorded",
             do=f"topout analyze {shlex.quote(str(folder.path))}   says what was measured",
         )
-    trained = trained_on(phases)
-    return _Run(series, trained, _samples(phases, trained))
+    if any(map(computes_unseen, phases.tables)):
+        # a loader of evaluations might be taken for training's
+        return _Run(series, None, None)
+    return _Run(series, trained_on(phases).batches_per_step, _samples(phases))
 
 
-def _samples(phases: Phases, trained: Trained) -> float | None:
-    """Of a step on all ranks; None where no loader was seen, or one of evaluations might be taken for training's."""
-    if trained.batches_per_step is None or any(map(computes_unseen, phases.tables)):
-        return None
-    sizes = {size for table in phases.tables if isinstance(size := table.facts.get("batch_size"), int)}
-    seen = trained.samples_per_step
-    # ranks with batches of several sizes have no usual one
-    usual = usual_samples(sizes.pop(), trained.batches_per_step, seen) if len(sizes) == 1 else None
-    own = usual or seen
-    return None if own is None else len(sample_peers(phases.tables)) * own
+def _samples(phases: Phases) -> float | None:
+    """Of a step on all ranks; None where no loader was seen, or one did not say how many."""
+    loaded = [_own_samples(phases, peers) for peers in sample_peers(phases.tables)]
+    told = [samples for samples in loaded if samples is not None]
+    return (sum(told) or None) if len(told) == len(loaded) else None
+
+
+def _own_samples(phases: Phases, ranks: list[int]) -> float | None:
+    """Of a step on these ranks, which work on the same ones; 0 where others load for them, None where not known."""
+    tables = [table for table in phases.tables if table.rank in ranks]
+    # each by itself: where one rank loads for all, the mean over ranks is nobody's batch
+    trained = trained_on(replace(phases, tables=tables))
+    if trained.batches_per_step is None:
+        return 0.0
+    sizes = {size for table in tables if isinstance(size := table.facts.get("batch_size"), int)}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return usual_samples(size, trained.batches_per_step, trained.samples_per_step) or trained.samples_per_step
 
 
 def _steady(series: Series) -> tuple[Steps, StepPhases]:
@@ -123,7 +134,7 @@ def _other_samples(samples: tuple[float, float]) -> list[str]:
     ]
 
 
-def _other_batches(a: Trained, b: Trained) -> list[str]:
+def _other_batches(a: _Run, b: _Run) -> list[str]:
     """A sentence where samples are not known, and a rank's step takes more batches in one run than in the other."""
     if a.batches_per_step is None or b.batches_per_step is None or a.batches_per_step == b.batches_per_step:
         return []

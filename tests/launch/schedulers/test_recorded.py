@@ -19,14 +19,32 @@ from topout.launch.detect import detect_allocation
 from topout.launch.job import is_this_host_alone
 from topout.launch.leading import find_lead
 from topout.launch.schedulers import flux, lsf, pbs, sge
-from topout.launch.starters import Starters
+from topout.launch.signals import LauncherSignals
+from topout.launch.starters import Starters, start_through_scheduler
 from topout.launch.variables import is_this_host, with_private_variables
 from topout.schema.errors import TopoutError
+from topout.schema.spec import RunSpec
 from topout.schema.world import Host, Rank, World
 
 
 def only(environ: dict[str, str], *prefixes: str) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(prefixes)}
+
+
+@pytest.mark.parametrize(
+    ("origin", "why", "do"),
+    [
+        ("command line", "it has 2: a1, a2", "leave out --nodes, or ask"),
+        ("topout.toml:3", "it has 2: a1, a2; topout.toml:3 says it", "leave out nodes there, or ask"),
+    ],
+)
+def test_more_nodes_than_the_job_has_are_refused_by_who_said_it(origin: str, why: str, do: str) -> None:
+    job = Allocation(scheduler="lsf", job_id="9", hosts=("a1", "a2"))
+    spec = RunSpec(nodes=4, origins={"nodes": origin})
+    with LauncherSignals() as signals, pytest.raises(TopoutError, match="--nodes 4 is more than") as raised:
+        start_through_scheduler(spec, job, signals, print)
+    assert raised.value.why == why
+    assert raised.value.do.startswith(do)
 
 
 # LSF

@@ -157,8 +157,12 @@ def test_a_compressed_file_is_refused_with_advice(tmp_path):
     import gzip
 
     (tmp_path / "a.tfrecord").write_bytes(gzip.compress(frame(b"x")))
-    with pytest.raises(TopoutError, match="compressed as a whole"):
+    with pytest.raises(TopoutError, match="compressed as a whole") as refused:
         read_all(tmp_path / "a.tfrecord")
+    (tmp_path / "OTHER").mkdir()
+    command = refused.value.do.partition(": ")[2]
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    assert read_all(tmp_path / "OTHER" / "a.tfrecord")[1] == [{"data": b"x"}]
 
 
 def test_a_feature_with_several_byte_strings_can_be_left_out(tmp_path, tf):

@@ -141,6 +141,28 @@ def test_a_file_of_choices_that_is_damaged_is_as_if_it_were_not_there(tmp_path):
         assert memory.find(gradients, link) is None
 
 
+def test_a_choice_that_cannot_be_kept_leaves_nothing_behind(tmp_path, monkeypatch):
+    import errno
+    import os
+
+    from topout.train.buckets.grouping import Gradient
+    from topout.train.buckets.regroup import Grouping
+    from topout.train.buckets.remembered import Remembered
+    from topout.train.link import Link
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    memory = Remembered("model", tmp_path)
+    memory.find([Gradient(num_bytes=10, ready_s=0.0)], Link(alpha_s=1e-4, bytes_per_s=1e8))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        memory.keep(Grouping(name="fine", limits=(4, 6)), 0.1)
+    assert list(tmp_path.iterdir()) == []
+    memory.keep(Grouping(name="fine", limits=(4, 6)), 0.1)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_whoever_has_no_home_has_no_memory(monkeypatch):
     from pathlib import Path
 

@@ -115,6 +115,7 @@ def test_a_kill_at_any_moment_loses_nothing(run_ranks: RunRanks, tmp_path: Path,
     rest, whole = results
     assert [rank["from"] for rank in rest] == [reached, reached]
     assert outcome(rest) == outcome(whole)
+    assert not list((tmp_path / "run").glob(".writing-*"))
 
 
 def test_a_training_under_topout_run_goes_on_by_itself(run_ranks: RunRanks, tmp_path: Path) -> None:

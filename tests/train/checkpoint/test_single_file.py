@@ -1,6 +1,8 @@
 """One safetensors file, checked with a reader of its own: 8 bytes of length, JSON, data."""
 
+import errno
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from tests.train.checkpoint.conftest import MakeTraining
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import to_safetensors
 
 TYPES = {"F32": torch.float32, "I64": torch.int64}
@@ -44,3 +46,22 @@ def test_a_damaged_checkpoint_is_not_converted(training: MakeTraining, tmp_path:
     with pytest.raises(TopoutError, match="There is no good checkpoint"):
         to_safetensors(tmp_path / "checkpoints", tmp_path / "model.safetensors")
     assert not (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("at", ["fsync", "replace"])
+def test_one_that_cannot_be_written_is_said_and_leaves_the_file_before(
+    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    training().take(2).close()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").write_text("before")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*{"fsync": (os, "fsync", full), "replace": (Path, "replace", full)}[at])
+    with pytest.raises(TopoutError, match=r"model\.safetensors cannot be written") as raised:
+        to_safetensors(tmp_path / "checkpoints", tmp_path / "out" / "model.safetensors")
+    assert "No space left on device" in raised.value.why
+    assert raised.value.exit_code == ExitCode.ENVIRONMENT
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["before"]

@@ -80,6 +80,51 @@ def unused_and_frozen():
     return moved, step.tolist()
 
 
+class LooksAtValues(Transformer):
+    """Cannot be run on tensors without values; in the middle lies a part with statistics."""
+
+    class Middle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def forward(self, x):
+            return self.norm(x) if bool(x.isfinite().all()) else x
+
+    def __init__(self):
+        super().__init__()
+        self.middle = self.Middle()
+
+    def sequence(self):
+        return [self.embed, *self.blocks[:2], self.middle, *self.blocks[2:], self.norm, self.head]
+
+
+def hangs_on_values():
+    """How far losses are from one process's, in a step and in an evaluation after it."""
+
+    def refuse(*_, **__):
+        raise AssertionError("an object was unpickled from the network")
+
+    torch.distributed.recv_object_list = refuse
+    inputs, targets = tokens(0)
+    found = []
+    for schedule, count in (("gpipe", 1), ("interleaved", 4)):
+        mesh = {"mesh": {"pp": 2, "schedule": schedule, "microbatches": count}}
+        trainer = made(mesh, LooksAtValues)
+        got = [trainer.step(inputs, targets).item(), trainer.evaluate(inputs, targets).item()]
+        torch.manual_seed(7)
+        model = LooksAtValues()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        batches = zip(inputs.chunk(count), targets.chunk(count), strict=True)
+        value = sum(token_loss(model(some), wanted) for some, wanted in batches) / count
+        value.backward()
+        optimizer.step()
+        # after as many statistics as there are microbatches
+        wanted = [value.item(), token_loss(model.eval()(inputs), targets).item()]
+        found.append([abs(a - b) for a, b in zip(got, wanted, strict=True)])
+    return found
+
+
 def grouped_with_schedule_in_bf16():
     """Groups by name, a schedule of torch's, state of the loader."""
 
@@ -137,6 +182,7 @@ def not_finite():
 found = {
     "uneven": uneven_rows(),
     "unused": unused_and_frozen(),
+    "values": hangs_on_values(),
     "grouped": grouped_with_schedule_in_bf16(),
     "wrong": wrong(),
     "not finite": not_finite(),

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from topout.schema.errors import TopoutError
+from topout.train.checkpoint import to_safetensors
 from topout.train.checkpoint.captured import Captured, Source
 from topout.train.mesh import hybrid
 from topout.train.mesh.resume import OptimizerStateEntry
@@ -44,6 +47,18 @@ def test_peers_of_a_layer_draw_alike_and_rows_apart_whatever_mesh_saved(run_rank
     assert first["rows again"] == first["rows"][:1] and second["rows again"] == second["rows"][:1]
     assert first["rows as peers again"] == first["rows as peers"]
     assert "it was not saved in this mesh" in ranks[0].stderr
+
+
+def test_what_a_mesh_saved_becomes_one_file(saved, tmp_path):
+    to_safetensors(saved, tmp_path / "model.safetensors")
+    trainer = made()
+    trainer.restore(saved)
+    found = load_file(tmp_path / "model.safetensors")
+    assert found.keys() == trainer.named_parameters().keys()
+    assert all(torch.equal(found[name], value) for name, value in trainer.named_parameters().items())
+    with pytest.raises(TopoutError, match="holds no tensors by name"):
+        to_safetensors(saved, tmp_path / "none.safetensors", entry="optimizer")
+    assert not (tmp_path / "none.safetensors").exists()
 
 
 def test_which_kernels_are_used_is_this_runs_choice(saved):

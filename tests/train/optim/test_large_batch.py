@@ -52,6 +52,9 @@ def test_one_statement_makes_optimizer_and_schedule():
     assert "rate 0.8 (sqrt rule from 0.1 at 64), 7 steps of warm-up in 25" in str(plan)
 
 
+STEPS = 'base_rate = 0.1\nsamples = 20480\nepochs = 5\ndecay = "step"\n'
+
+
 def test_a_toml_table_says_the_same(tmp_path):
     file = tmp_path / "train.toml"
     file.write_text(
@@ -65,6 +68,10 @@ def test_a_toml_table_says_the_same(tmp_path):
     with pytest.raises(TopoutError, match=r"train.toml:3: unknown key 'base_bach'") as refused:
         large_batch_from(file)
     assert "did you mean 'base_batch'?" in str(refused.value.do)
+    file.write_text(file.read_text().replace("base_bach", "base_batch") + STEPS)
+    with pytest.raises(TopoutError, match="a file cannot say when its steps are") as refused:
+        large_batch_from(file)
+    assert 'large_batch(decay="step", milestones=' in str(refused.value.do)
     file.write_text("[bacth]\nbatch = 64\n")
     with pytest.raises(TopoutError, match="has no batch, base_batch"):
         large_batch_from(file)

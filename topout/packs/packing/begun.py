@@ -41,6 +41,11 @@ class BegunPack:
     def manifest_path(self) -> Path:
         return self.folder / MANIFEST_NAME
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the command that began it would go on from what lies here."""
+        return self.plan_path.exists() or self.manifest_path.exists()
+
     def data_path(self, shard: int) -> Path:
         return self.folder / f"shard-{shard:05d}.data"
 
@@ -79,6 +84,15 @@ class BegunPack:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def begun_already(begun: BegunPack, way_to_drop: str) -> TopoutError:
+    """For whoever would have to clear away what may be hours of work."""
+    return TopoutError(
+        f"Packing to {begun.destination} was begun and did not finish.",
+        why=f"{begun.folder} holds what was packed, and topout pack goes on from there",
+        do=f"give the command that began it again, or {way_to_drop}",
+    )
 
 
 def remove_left_behind(destination: Path) -> None:

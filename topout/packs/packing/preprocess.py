@@ -12,6 +12,7 @@ from typing import Any
 
 from topout.packs.deep_image import is_deep, upper_bits
 from topout.packs.fields import Field, Sample
+from topout.packs.image_bytes import open_image
 from topout.packs.image_header import read_image_header
 from topout.packs.packing.bands import band_fields, stack_bands, tile_corners, tiled_field
 from topout.packs.packing.options import DEFAULT_QUALITY, PackOptions
@@ -174,7 +175,7 @@ def _decode(data: bytes) -> Any:
     """Upright pixels; raises ValueError for what does not decode whole."""
     image_module = _pillow()
     try:
-        image = image_module.open(io.BytesIO(data))
+        image = open_image(data)
         image.load()
         return _upright(image)
     except MemoryError:

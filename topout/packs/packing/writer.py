@@ -16,7 +16,7 @@ from topout.packs.fields import Field, Sample, checked_fields
 from topout.packs.image_header import image_flags
 from topout.packs.layout import VERSION
 from topout.packs.manifest import MANIFEST_NAME, Manifest, SourceEntry, read_manifest
-from topout.packs.packing.begun import BegunPack
+from topout.packs.packing.begun import BegunPack, begun_already
 from topout.packs.packing.finish import Contents, finish
 from topout.packs.packing.shard_writer import ShardRows, ShardWriter, write_rows
 from topout.packs.packing.storage_errors import cannot_write
@@ -165,6 +165,9 @@ class PackWriter:
             if not is_replacing:
                 raise taken(self.destination, "is_replacing=True")
             begun = BegunPack(self.destination)
+        if begun.can_go_on and not is_replacing:
+            begun.close()
+            raise begun_already(begun, "give is_replacing=True to begin anew")
         begun.clear()
         return begun
 

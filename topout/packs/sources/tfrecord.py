@@ -4,6 +4,7 @@ Fields are told from some of the records, spread over the files: a feature that 
 a blob, otherwise an array. Records that are no tf.train.Example are taken as they are. Not for compressed files.
 """
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,8 @@ def _refuse_compressed(file: DataFile) -> None:
     raise TopoutError(
         f"{file.path} is compressed as a whole.",
         why="single records of it cannot be reached without unpacking all before them",
-        do=f"gunzip -S '' -k {file.path}, or write it again without compression",
+        do=f"unpack it into another folder and pack that: gunzip -c {shlex.quote(str(file.path))} > "
+        f"{shlex.quote(f'OTHER/{file.path.name}')}",
     )
 
 

@@ -92,7 +92,9 @@ def _all_reduce(backend: str, rank: int, num_ranks: int, place: tuple[str, int])
     is_gpu = backend == "nccl"
     if is_gpu:
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    store = dist.TCPStore(*place, num_ranks, is_master=rank == 0, timeout=_LIMIT)
+    # torch itself would listen at all addresses of the host
+    listening = {"master_listen_fd": server_at(place).detach()} if rank == 0 else {}
+    store = dist.TCPStore(*place, num_ranks, is_master=rank == 0, timeout=_LIMIT, **listening)
     # as in the ranks of a job
     gloo_threads.install(dist.distributed_c10d)
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=_LIMIT)

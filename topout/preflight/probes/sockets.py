@@ -26,18 +26,15 @@ _ANSWER_LIMIT_S = 8.0
 
 def within_host(host: str) -> Link:
     """Over the loopback, between two processes."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    asking, echoing = _loopback_pair()
 
-        def echo() -> None:
-            with socket.create_connection(("127.0.0.1", port), timeout=_ANSWER_LIMIT_S) as connection:
-                _echo(connection)
+    def echo() -> None:
+        asking.close()
+        _echo(echoing)
 
-        with forked(echo):
-            server.settimeout(_ANSWER_LIMIT_S)
-            connection, _ = server.accept()
-            with connection:
-                samples = _measure(connection)
+    with forked(echo), asking:
+        echoing.close()
+        samples = _measure(asking)
     return _link("within a host", (host, host), samples)
 
 
@@ -99,6 +96,19 @@ def _one_pair(
             problem=f"{where} from {ends[0]}: {error}",
         )
     return None
+
+
+def _loopback_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of one connection, both with this process: whoever else on this host knocks is passed over."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(_ANSWER_LIMIT_S)
+        asking = socket.create_connection(server.getsockname(), timeout=_ANSWER_LIMIT_S)
+        while True:
+            echoing, peer = server.accept()
+            if peer == asking.getsockname():
+                echoing.settimeout(_ANSWER_LIMIT_S)
+                return asking, echoing
+            echoing.close()
 
 
 @contextmanager

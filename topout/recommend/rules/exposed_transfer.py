@@ -12,8 +12,10 @@ tell it apart, waiting for late ranks included. The gain is all of it.
 What to do. Send less, or less often: accumulate gradients with `model.no_sync()` for all but the
 last micro-batch, use a larger batch per rank, compress gradients to bf16
 
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks     # NCCL alone
     model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+
+    ctx.wrap(model, optimizer, loader, compress="bf16")                       # Gloo, too
 
 Send earlier: try `DistributedDataParallel(..., bucket_cap_mb=...)` half and double as large,
 `gradient_as_bucket_view=True`. Send faster: check that the fast network is in use (NCCL_DEBUG=INFO;

@@ -4,12 +4,15 @@ Why it matters. A GPU computes what Python has queued. Where the queue runs dry 
 `.item()`, printing, metrics on the CPU) the GPU idles, and a faster one would not help. On a CPU
 the same code takes cores from the step itself.
 
-How it is measured. Time of a step that no phase explains (`other`), or the share in which the
-device had run dry while the host was still preparing work. The larger of the two is the gain.
+How it is measured. Time of a step that no phase explains (`other`); with a GPU, the share in which
+it had run dry while the host was still preparing work. Gaps between small kernels count: now and
+then a GPU that runs dry is held back until a whole phase is in its queue, and what the phase takes
+without a gap is work. The larger of the two is the gain.
 
 What to do. Look at what the loop does besides training:
 
     loss.item(), print, tqdm, metrics    only every 50th step
+    batch size                           larger: the same launches for more samples
     tensor.to(device)                    with pin_memory=True and non_blocking=True
     optimizer                            fused=True, or foreach=True
     model = torch.compile(model, mode="reduce-overhead")    many small kernels become few, or one CUDA graph

@@ -20,7 +20,7 @@ def refuse_lonely_ranks(model: Any, watch: Watch) -> None:
         return
     # what cannot be found out is no reason to end somebody's training
     if recorder.guard(_is_alone, model) is True:
-        recorder.tell("single-device")
+        recorder.tell("single-device", framework="keras")
         raise RehearsalOver(2)
 
 

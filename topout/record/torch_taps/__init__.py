@@ -27,6 +27,7 @@ TAPS: dict[str, str] = {
     "torch.autograd.graph": "saved_tensors",
     "torch.nn.modules.module": "mode",
     "torch.nn.parallel.data_parallel": "data_parallel",
+    "torch.multiprocessing.spawn": "spawning",
     "torch.distributed.distributed_c10d": "collectives",
     "torch.distributed._functional_collectives": "functional",
     "torch.distributed.device_mesh": "mesh",

@@ -8,6 +8,7 @@ data set is iterable; one that reads in order evaluates and keeps its own batch.
 import functools
 import inspect
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,34 @@ def install(loader_class: Any, order: SetBatch) -> None:
     loader_class.__init__ = initialise
 
 
+def takes_batch(loader: Any) -> bool:
+    """Whether `--batch` would have set the batch of this loader, where there are samples enough for it."""
+    with suppress(Exception):  # a class of its own may know nothing of what torch's loaders know
+        given = {"dataset": loader.dataset, "sampler": loader.sampler, "batch_size": loader.batch_size}
+        return _why_never(given) is None
+    return False
+
+
 def why_not(given: dict[str, Any], size: int) -> str | None:
     """What keeps a loader of these arguments from taking a batch of this size; None: nothing."""
+    never = _why_never(given)
+    dataset, sampler = given["dataset"], given.get("sampler")
+    if never is not None or _is_iterable(dataset):
+        return never
+    num_samples = _length(sampler if sampler is not None else dataset)
+    if num_samples is not None and num_samples < size:
+        return f"has {num_samples} samples for a rank, fewer than a batch"
+    return None
+
+
+def _why_never(given: dict[str, Any]) -> str | None:
+    """What keeps it from any batch but its own."""
     if given.get("batch_sampler") is not None:
         return "has a batch_sampler of its own"
     if given.get("batch_size") is None:
         return "has batch_size=None: its data set makes the batches"
-    dataset, sampler = given["dataset"], given.get("sampler")
-    if _is_iterable(dataset):
-        return None
-    if not given.get("shuffle") and not _shuffles(sampler):
+    if not _is_iterable(given["dataset"]) and not given.get("shuffle") and not _shuffles(given.get("sampler")):
         return "does not shuffle, so it is taken for evaluation"
-    num_samples = _length(sampler if sampler is not None else dataset)
-    if num_samples is not None and num_samples < size:
-        return f"has {num_samples} samples for a rank, fewer than a batch"
     return None
 
 

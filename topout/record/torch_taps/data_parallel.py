@@ -12,7 +12,9 @@ def install(module: ModuleType, recorder: Recorder) -> None:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        recorder.fact(uses_data_parallel=True)
         original(self, *args, **kwargs)
+        # with one GPU or none it calls the model as it is
+        if len(self.device_ids) > 1:
+            recorder.fact(uses_data_parallel=True)
 
     module.DataParallel.__init__ = init

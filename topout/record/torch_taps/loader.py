@@ -54,7 +54,11 @@ def _tap_iter(loader_class: Any, recorder: Recorder, numbers: _IteratorNumbers) 
         try:
             iterator._topout_number = numbers.last
             iterator._topout_left = _batches_left(self, recorder) if share is not None else None
-            iterator._topout_facts = {"batch_size": self.batch_size, "num_workers": self.num_workers}
+            iterator._topout_facts = {
+                "batch_size": self.batch_size,
+                "num_workers": self.num_workers,
+                "takes_batch": batch.takes_batch(self),
+            }
         except AttributeError:
             # a generator, say, that a subclass makes of torch's iterator
             if share is not None:

@@ -15,7 +15,7 @@ import numpy as np
 from topout.schema.block import HEADER, MAGIC, VERSION, BlockType, is_whole
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.event import COLUMNS, Kind, flags_of, kind_of, name_of
-from topout.schema.run_folder import RunFolder
+from topout.schema.run_folder import TO_READ_NEWER, RunFolder
 from topout.trace.table import Counter, Int64s, RankTable
 from topout.trace.told_steps import settle_steps
 
@@ -116,7 +116,7 @@ def _whole_blocks(path: Path, data: bytes) -> Iterator[tuple[int, memoryview, in
             raise TopoutError(
                 f"{path} was written by a newer topout.",
                 why=f"its blocks are of version {version}, this topout reads up to {VERSION}",
-                do="pip install --upgrade topout",
+                do=TO_READ_NEWER,
             )
         if not is_sound:
             return

@@ -8,11 +8,11 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from topout.schema.run_folder import write_whole
 from topout.train.buckets.grouping import Gradient
 from topout.train.buckets.regroup import Grouping
 from topout.train.link import Link
@@ -67,9 +67,7 @@ class Remembered:
         }
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, delete=False) as file:
-                file.write(json.dumps(value) + "\n")
-            os.replace(file.name, self._path)  # noqa: PTH105
+            write_whole(self._path, json.dumps(value) + "\n")
 
     def _key(self, gradients: Sequence[Gradient]) -> str:
         parts = [self._surroundings, [gradient.num_bytes for gradient in gradients]]

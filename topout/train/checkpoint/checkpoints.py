@@ -17,7 +17,7 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
-from topout.train.checkpoint.entries import Entry, entries_of
+from topout.train.checkpoint.entries import Entry, bare, entries_of
 from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
 from topout.train.checkpoint.restoring import RANDOM, Skipped
@@ -84,7 +84,7 @@ class Checkpoints:
             error = raised
         self._agreement.raise_if_any(error)
         self._check_folder_is_shared(place)
-        self._parts = {name: weak(part) for name, part in state.items()}
+        self._parts = {name: _reference(part) for name, part in state.items()}
         self._doubts = _doubts(state)
         self._staging = Staging(place.device)
         # by the script's step(), and by an optimizer's hook, which not every way of stepping calls
@@ -114,10 +114,11 @@ class Checkpoints:
     def restore(self) -> Restored | None:
         """Loads the newest good checkpoint and says so; None where there is none yet."""
         found = restoring.find(self._store, self._agreement)
+        notes = restoring.load(found, self._held(), self._agreement) if found is not None else []
+        # not where it raised: what lies there is then another training's still
         self._is_begun = True
         if found is None:
             return None
-        notes = restoring.load(found, self._held(), self._agreement)
         manifest = found.manifest
         self.num_steps = self._last_taken = manifest.step
         self._damaged = [one.step for one in found.skipped]
@@ -168,9 +169,16 @@ class Checkpoints:
             )
 
     def _held(self) -> list[Entry]:
-        """After `close`: of what the script still has."""
+        """After `close`: of what the script still has, which must be all of it."""
         if not self._entries:
-            living = {name: part for name, reference in self._parts.items() if (part := reference()) is not None}
+            living = {name: reference() for name, reference in self._parts.items()}
+            gone = [name for name, part in living.items() if part is None]
+            if gone:
+                raise TopoutError(
+                    f"These checkpoints were closed, and {', '.join(gone)} is no longer there.",
+                    why="A checkpoint without it could not be gone on with.",
+                    do="save before close(), or make new checkpoints of what there is now",
+                )
             self._entries, self._doubts = entries_of(living), _doubts(living)
         return self._entries
 
@@ -223,11 +231,15 @@ class Checkpoints:
         return self._plan[1]
 
     def _begin(self) -> None:
-        """Before the first checkpoint of this run."""
+        """Before each checkpoint of this run; what a crash has left goes before the first."""
         if not self._is_begun:
             self._refuse_foreign()
             self._is_begun = True
         if self._place.is_first:
+            try:
+                self._store.begin()
+            except OSError as error:
+                self._say(f"what a crash may have left in {self._store.folder} stays: {error.strerror or error}")
             for step in self._damaged:
                 self._store.set_damaged_aside(step)
         self._damaged = []
@@ -260,16 +272,17 @@ class Checkpoints:
 
     def _finish(self) -> None:
         self._settle()
+        with self._settling:
+            self._store.end()
 
-    def _retire(self) -> None:
-        self._store.retire(keep=self._keep, keep_every=self._keep_every)
+    def _retire(self, newest: int) -> None:
+        self._store.retire(newest, keep=self._keep, keep_every=self._keep_every)
 
     def _prepare_folder(self) -> None:
-        """Rank 0: makes the folder, shows that it can be written to, and removes what a crash has left."""
+        """Rank 0: makes the folder and shows that it can be written to."""
         try:
             self._store.folder.mkdir(parents=True, exist_ok=True)
             self._probe().write_bytes(b"")
-            self._store.clean(also_unfinished=True)
         except OSError as error:
             raise TopoutError(
                 f"Checkpoints cannot be written to {self._store.folder}.",
@@ -305,6 +318,13 @@ def _doubts(state: Mapping[str, Any]) -> list[Callable[[], None]]:
     return [settle for part in state.values() if callable(settle := getattr(part, "settle", None))]
 
 
+def _reference(part: Any) -> Callable[[], Any]:
+    """Weak for what takes memory; what a script may have made for the checkpoint alone is kept."""
+    if isinstance(part, torch.nn.Module):
+        return weak(bare(part))
+    return weak(part) if isinstance(part, torch.optim.Optimizer) or hasattr(part, "__iter__") else lambda: part
+
+
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
     reference = weakref.WeakMethod(method)
 
@@ -328,7 +348,7 @@ def _check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) -
     if wrong or not state:
         raise TopoutError(
             f"state has an entry called {wrong[0]!r}." if wrong else "state is empty.",
-            why="Every part of a checkpoint has a name: a word without @ and / at its beginning.",
+            why="Every part of a checkpoint has a name: a word that does not begin with @ and has no / in it.",
             do='pass for instance {"model": model, "optimizer": optimizer}',
         )
 

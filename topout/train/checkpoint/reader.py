@@ -4,7 +4,6 @@ DCP's own reader takes its metadata from a pickle; this one from the manifest, a
 """
 
 import mmap
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,14 @@ def load_into(targets: dict[str, torch.Tensor], folder: Path, manifest: Manifest
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(targets, metadata, is_coordinator=False)
     plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
-    with ExitStack() as files, torch.no_grad():
-        images: dict[str, mmap.mmap] = {}
-        for item in plan.items:
+    name, image = "", None
+    with torch.no_grad():
+        # file by file: a job of many ranks has more of them than a process may have open
+        for item in sorted(plan.items, key=lambda item: places[item.storage_index][0]):
             file, at, sizes, dtype = places[item.storage_index]
-            if file not in images:
-                images[file] = _image(folder / file, files)
-            _copy(planner, item, stored_tensor(images[file], at, sizes, dtype))
+            if file != name or image is None:
+                name, image = file, file_image(folder / file)
+            _copy(planner, item, stored_tensor(image, at, sizes, dtype))
 
 
 def stored_tensor(image: mmap.mmap, at: int, sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -68,7 +68,7 @@ def _copy(planner: Any, item: Any, stored: torch.Tensor) -> None:
     planner.commit_tensor(item, target)
 
 
-def _image(path: Path, files: ExitStack) -> mmap.mmap:
-    # a private copy, for torch wants memory that it may write to; never written. Freed with the last tensor over it.
-    file = files.enter_context(path.open("rb"))
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+def file_image(path: Path) -> mmap.mmap:
+    """A private copy, as torch wants memory that it may write to; never written. Freed with the last tensor over it."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

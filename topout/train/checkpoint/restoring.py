@@ -66,6 +66,7 @@ def saved_steps(store: Store, agreement: Agreement) -> list[int]:
     error = None
     if agreement.place.is_first:
         try:
+            store.bring_back()
             steps = store.steps()
         except OSError as raised:
             error = TopoutError(
@@ -131,9 +132,13 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
 
 
 def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> list[str]:
-    """Those that the checkpoint does not have and that may begin anew: a loader more; one rank compresses nothing."""
+    """Those that the checkpoint does not have and that may begin anew: one more loader; one rank compresses nothing."""
     missing = [entry.name for entry in entries if entry.name not in trees]
-    begun = [name for name in missing if MORE in name or name.partition("-")[0] == "compression"]
+    known = {entry.name for entry in entries}
+    unused = {name.partition(MORE)[0] for name in trees if MORE in name and name not in known}
+    # one of several that has no place while another has no owner was numbered otherwise when it was saved
+    begun = [name for name in missing if MORE in name and name.partition(MORE)[0] not in unused]
+    begun += [name for name in missing if name.partition("-")[0] == "compression"]
     missing = [name for name in missing if name not in begun]
     if missing:
         raise TopoutError(

@@ -5,18 +5,21 @@ Not for going on with a training: optimizer, random numbers and loader stay behi
 """
 
 import json
+import math
 import mmap
+import os
 import struct
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint import manifest as manifests
+from topout.train.checkpoint.files import flush_folder
 from topout.train.checkpoint.manifest import Damaged, Manifest, TensorEntry
-from topout.train.checkpoint.reader import stored_tensor
+from topout.train.checkpoint.reader import file_image, stored_tensor
 from topout.train.checkpoint.store import Store
 from topout.train.checkpoint.tree import DTYPES, KIND
 
@@ -35,9 +38,22 @@ def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model")
         raise TopoutError(
             f"The checkpoint has no {entry!r}.", why=f"It has {', '.join(trees)}.", do="name one of them with entry="
         )
-    stored = {name: leaf["name"] for name, leaf in trees[entry].items() if _is_tensor(leaf)}
+    stored = _stored(trees[entry], entry)
+    if not stored:
+        raise TopoutError(
+            f"{entry!r} holds no tensors by name.", why="There would be nothing in the file.", do='entry="model"'
+        )
     _write(Path(out), {name: manifest.tensors[key] for name, key in stored.items()}, folder)
     return folder
+
+
+def _stored(tree: Any, entry: str) -> dict[str, str]:
+    """Name in the model -> in the checkpoint."""
+    names = tree.get("names") if "mesh" in tree else None
+    if isinstance(names, list):
+        # of a mesh, whose ranks hold parts
+        return {name: f"{entry}.{name}" for name in names}
+    return {name: leaf["name"] for name, leaf in tree.items() if _is_tensor(leaf)}
 
 
 def _is_tensor(leaf: Any) -> bool:
@@ -76,16 +92,31 @@ def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path) -> None:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     unfinished = out.with_name(f".{out.name}.unfinished")
-    with ExitStack() as files, unfinished.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        images: dict[str, mmap.mmap] = {}
+    try:
+        _write_data(unfinished, struct.pack("<Q", len(text)) + text, tensors, folder)
+        unfinished.replace(out)
+        flush_folder(out.parent)
+    except OSError as error:
+        raise TopoutError(
+            f"{out} cannot be written.",
+            why=f"{error.strerror or error} ({error.filename or unfinished}).",
+            do=f"name a file in a folder that this user may write to, with room for {math.ceil(at / 1e6)} MB",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
+
+
+def _write_data(path: Path, head: bytes, tensors: dict[str, TensorEntry], folder: Path) -> None:
+    with path.open("wb") as file:
+        file.write(head)
         for entry in tensors.values():
-            for _, _, name, _ in entry.chunks:
-                if name not in images:
-                    opened = files.enter_context((folder / name).open("rb"))
-                    images[name] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+            # those of one tensor at a time: there may be more than a process may have open
+            images = {name: file_image(folder / name) for _, _, name, _ in entry.chunks}
             file.write(memoryview(_whole(entry, images).reshape(-1).view(torch.uint8).numpy()))
-    unfinished.replace(out)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _whole(entry: TensorEntry, images: dict[str, mmap.mmap]) -> torch.Tensor:

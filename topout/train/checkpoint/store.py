@@ -4,10 +4,12 @@
     .writing-step-..., .deleting-step-...   left by a crash; nobody reads them
     .replaced-step-...             one that makes room for another of its number; a crash in between brings it back
     damaged-step-...               one that could not be read when training went on without it
+    .lock                          held by the training that saves here, until it closes or ends
 
 A checkpoint appears by one rename and goes by one rename, so a crash in between leaves it or leaves it not.
 """
 
+import errno
 import re
 import shutil
 import time
@@ -15,9 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from topout.train.checkpoint.files import flush_folder
+from topout.train.checkpoint.lock import Lock
 
 _STEP = re.compile(r"step-(\d{12,})")
 WRITING, DELETING, DAMAGED, REPLACED = ".writing-", ".deleting-", "damaged-", ".replaced-"
+LOCK = ".lock"
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+_ATTEMPTS = 5
 
 
 class Store:
@@ -25,12 +31,11 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock, self._is_begun = Lock(folder / LOCK), False
 
     def steps(self) -> list[int]:
         """Of all checkpoints that were committed, ascending."""
-        if not self.folder.is_dir():
-            return []
-        found = (_STEP.fullmatch(entry.name) for entry in self.folder.iterdir())
+        found = (_STEP.fullmatch(entry.name) for entry in self._entries())
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, step: int) -> Path:
@@ -41,49 +46,83 @@ class Store:
 
     def commit(self, written: Path, step: int) -> None:
         """`written` is complete, marker and all."""
-        final = self.path(step)
-        if final.exists():  # of a run that fell back behind this step, or of one that counts no steps
-            self._set_aside(final, REPLACED)
         try:
-            written.rename(final)
+            self._put_in_place(written, self.path(step))
         except OSError:
             self.clean()
             raise
         flush_folder(self.folder)
         self.clean()
 
+    def _put_in_place(self, written: Path, final: Path) -> None:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            if final.exists():  # of a run that fell back behind this step, or of one that counts no steps
+                self._set_aside(final, REPLACED)
+            try:
+                written.rename(final)
+            except OSError as error:
+                # whoever restores just now took the one set aside for a crash's, and has brought it back
+                if error.errno not in _TAKEN or not attempts_left:
+                    raise
+            else:
+                return
+
     def set_damaged_aside(self, step: int) -> None:
         """Out of the way of one with the same number, but still there to be looked at."""
         with suppress(OSError):
             self._set_aside(self.path(step), DAMAGED)
 
-    def retire(self, *, keep: int, keep_every: int | None) -> None:
-        """Deletes all but the newest `keep` and those at multiples of `keep_every`."""
+    def retire(self, newest: int, *, keep: int, keep_every: int | None) -> None:
+        """Deletes all but the last `keep`, those at multiples of `keep_every`, and the `newest`, just committed."""
         for step in self.steps()[:-keep]:
-            if keep_every is None or step % keep_every:
+            if step != newest and (keep_every is None or step % keep_every):
                 self._set_aside(self.path(step), DELETING)
         flush_folder(self.folder)
         self.clean()
 
+    def begin(self) -> None:
+        """Before this run's own is written: removes what crashes have left unfinished, once no other living run saves.
+
+        Not before: whoever only reads must leave the one that is being written.
+        """
+        if not self._is_begun and self._lock.take():
+            self._is_begun = True
+            self.clean(also_unfinished=True)
+
+    def end(self) -> None:
+        self._lock.release()
+        self._is_begun = False
+
     def clean(self, also_unfinished: bool = False) -> None:
         """Removes what crashes have left; `also_unfinished` only while nobody writes."""
-        if not self.folder.is_dir():
-            return
-        for entry in self.folder.iterdir():
-            if entry.name.startswith(DELETING) or (also_unfinished and entry.name.startswith(WRITING)):
+        self.bring_back()
+        for entry in self._entries():
+            if entry.name.startswith(DELETING):
                 shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name.startswith(REPLACED):
-                self._bring_back(entry)
+            elif self._is_replaced(entry) or (also_unfinished and entry.name.startswith(WRITING)):
+                # by another name first: what is left of it, should some of it stay, neither comes back nor is committed
+                with suppress(OSError):
+                    aside = entry.rename(entry.with_name(f"{DELETING}{time.time_ns()}"))
+                    shutil.rmtree(aside, ignore_errors=True)
 
-    def _bring_back(self, replaced: Path) -> None:
-        """Unless its successor is there."""
+    def bring_back(self) -> None:
+        """Those that a crash kept from being replaced. A living writer that meets this in between tries again."""
+        for entry in self._entries():
+            if entry.name.startswith(REPLACED) and not self._is_replaced(entry):
+                # its successor may have come meanwhile, or another process has brought it back
+                with suppress(OSError):
+                    entry.rename(self._successor(entry))
+
+    def _entries(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
+
+    def _is_replaced(self, entry: Path) -> bool:
+        return entry.name.startswith(REPLACED) and self._successor(entry).exists()
+
+    def _successor(self, replaced: Path) -> Path:
+        # what was set aside under a name already taken has a number after it
         match = _STEP.match(replaced.name.removeprefix(REPLACED))
-        if match is None or self.path(int(match[1])).exists():
-            # by another name first: what is left of it, should some of it stay, is not to come back
-            with suppress(OSError):
-                shutil.rmtree(replaced.rename(replaced.with_name(f"{DELETING}{time.time_ns()}")), ignore_errors=True)
-        else:
-            replaced.rename(self.path(int(match[1])))
+        return replaced.with_name(match[0]) if match else replaced
 
     def _set_aside(self, path: Path, prefix: str) -> None:
         target = path.with_name(prefix + path.name)

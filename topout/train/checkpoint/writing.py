@@ -4,11 +4,12 @@ Every rank writes its files and says so; rank 0 writes the manifest and the mark
 wrong on one rank, all learn it, the unfinished folder goes, and the previous checkpoint stays.
 """
 
+import errno
 import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class Snapshot:
 class Writing:
     """`wait` says what came of it: None, or what went wrong."""
 
-    def __init__(self, snapshot: Snapshot, store: Store, agreement: Agreement, retire: Callable[[], None]) -> None:
+    def __init__(self, snapshot: Snapshot, store: Store, agreement: Agreement, retire: Callable[[int], None]) -> None:
         self.step = snapshot.step
         self._snapshot, self._store, self._agreement, self._retire = snapshot, store, agreement, retire
         self._error: str | None = "it was interrupted"
@@ -71,6 +72,11 @@ class Writing:
             if outcome is not None:
                 shutil.rmtree(self._snapshot.folder, ignore_errors=True)
         told: str | None = self._agreement.first(outcome)
+        if told is None and self._agreement.place.is_first:
+            # after the others have heard: deleting what thousands of ranks wrote takes long. One that cannot be deleted
+            # is no reason to call the new one bad
+            with suppress(OSError):
+                self._retire(self._snapshot.step)
         return told
 
     def _written_files(self) -> dict[str, Any]:
@@ -90,7 +96,9 @@ class Writing:
 
     def _committed(self, files: list[dict[str, Any]]) -> str | None:
         snapshot = self._snapshot
+        by_name = {name: value for given in files for name, value in given.items()}
         try:
+            self._check_all_there(by_name)
             manifest.write(
                 snapshot.folder,
                 {
@@ -98,17 +106,21 @@ class Writing:
                     "epoch": snapshot.epoch,
                     "world_size": self._agreement.place.world_size,
                     "seed": snapshot.seed,
-                    "files": {name: value for given in files for name, value in given.items()},
+                    "files": by_name,
                     "tensors": snapshot.layout.tensors,
                 },
             )
             self._store.commit(snapshot.folder, snapshot.step)
         except Exception as error:  # the other ranks wait for the outcome
             return _said(error)
-        # a checkpoint that cannot be deleted is no reason to call the new one bad
-        with suppress(OSError):
-            self._retire()
         return None
+
+    def _check_all_there(self, names: Iterable[str]) -> None:
+        """Where nobody can lock, another training may have taken the folder for a crash's, and a rank made it anew."""
+        for name in names:
+            path = self._snapshot.folder / name
+            if not path.exists():
+                raise FileNotFoundError(errno.ENOENT, "it was removed before all ranks had written theirs", str(path))
 
 
 def _said(error: Exception) -> str:

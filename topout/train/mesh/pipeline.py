@@ -21,7 +21,7 @@ from torch.distributed.pipelining import schedules
 from topout.schema.errors import TopoutError
 from topout.train.mesh.axes import Axes
 from topout.train.mesh.parts import Part
-from topout.train.mesh.shapes import Boundary, boundaries
+from topout.train.mesh.shapes import Boundary, boundaries, computed_boundaries
 from topout.train.mesh.spec import MeshSpec
 from topout.train.mesh.stage import Stage
 
@@ -53,7 +53,7 @@ class Pipeline:
         self._loss = loss
         self._model, self._parts = model, parts
         self._planned: dict[Any, Any] = {}
-        self._shapes: dict[Any, list[Boundary] | None] = {}
+        self._shapes: dict[Any, list[Boundary]] = {}
 
     @property
     def has_first(self) -> bool:
@@ -81,12 +81,6 @@ class Pipeline:
         """Forward alone: every microbatch from stage to stage. torch's own `eval` fails for schedules with chunks."""
         count, losses = self._spec.num_microbatches, []
         shapes = self._boundaries(inputs)
-        if shapes is None:
-            raise TopoutError(
-                "The model cannot be evaluated over a pipeline.",
-                why="What passes between its stages cannot be told without running it: its operations hang on values.",
-                do="save it, and evaluate it in a mesh with pp = 1",
-            )
         batches = zip(zip(*(value.chunk(count) for value in inputs), strict=True), targets.chunk(count), strict=True)
         with torch.no_grad():
             for some, wanted in batches:
@@ -115,23 +109,27 @@ class Pipeline:
         owners = {stage: rank for rank in range(self._spec.pp) for stage in self._spec.stages_of(rank)}
         return [owners[stage] for stage in range(self._spec.num_stages)]
 
-    def _boundaries(self, inputs: tuple[torch.Tensor, ...]) -> list[Boundary] | None:
+    def _boundaries(self, inputs: tuple[torch.Tensor, ...]) -> list[Boundary]:
         """What passes between the stages, which are told what to send."""
         key = tuple((tuple(t.shape), t.dtype) for t in inputs)
         if key not in self._shapes:
             one = tuple(t[: t.shape[0] // self._spec.num_microbatches] for t in inputs)
             precision = next(iter(self._stages.values())).precision
-            self._shapes[key] = boundaries(self._model, self._parts, one, precision)
+            found = boundaries(self._model, self._parts, one, precision)
+            if found is None:
+                found = computed_boundaries(self._stages, self._owners(), one, self._axes.group("pp"))
+            self._shapes[key] = found
         shapes = self._shapes[key]
         for number, stage in self._stages.items():
-            stage.sends = None if shapes is None else tuple(t.dtype for t in shapes[number][1])
+            stage.sends = tuple(t.dtype for t in shapes[number][1])
         return shapes
 
-    def _schedule(self, shapes: list[Boundary] | None) -> Any:
+    def _schedule(self, shapes: list[Boundary]) -> Any:
         spec = self._spec
         made = []
         for number, stage in self._stages.items():
-            known = {} if shapes is None else {"input_args": shapes[number][0], "output_args": shapes[number][1]}
+            # else torch would find them out by sending pickled objects
+            known = {"input_args": shapes[number][0], "output_args": shapes[number][1]}
             group = self._axes.group("pp")
             made.append(pipelining.PipelineStage(stage, number, spec.num_stages, self._device, group=group, **known))
         kind = getattr(schedules, _CLASSES[spec.schedule], None)

@@ -1,21 +1,25 @@
 """What passes between stages, found by running the whole model on tensors without values.
 
 So nothing is computed twice, no statistics of BatchNorm are touched, and no rank asks another. The same run shows
-whether sequence() and forward are the same computation. Not for models whose operations hang on values: then None, and
-torch finds shapes by running the stages.
+whether sequence() and forward are the same computation. Where operations hang on values, the stages compute one
+microbatch instead, and ranks tell each other its sizes as JSON: torch's own way unpickles what arrives. Not for sizes
+that change from one microbatch to the next.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from topout.schema.errors import TopoutError
+from topout.train.exchange import gather_in
 from topout.train.mesh.initial import named_tensors, replace_tensors
 from topout.train.mesh.parts import Part, applied
+from topout.train.mesh.stage import Stage
 
 Boundary = tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]
 
@@ -23,9 +27,12 @@ Boundary = tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]
 def boundaries(
     model: Any, stages: Sequence[Sequence[Part]], inputs: tuple[torch.Tensor, ...], precision: str | None
 ) -> list[Boundary] | None:
-    """(inputs, outputs) of each stage for one microbatch like `inputs`, as tensors on no device."""
+    """(inputs, outputs) of each stage for one microbatch like `inputs`, as tensors on no device.
+
+    None where the model cannot be run without values.
+    """
     try:
-        # not public; without it torch finds shapes by itself
+        # not public
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         device = inputs[0].device
@@ -38,7 +45,7 @@ def boundaries(
             is_same = _is_same(hollow, [part for parts in stages for part in parts], values)
             with torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext():
                 found = _passed(hollow, stages, values)
-    except Exception:  # a model may do anything; torch's own way of finding shapes is left
+    except Exception:  # a model may do anything
         return None
     if not is_same:
         raise TopoutError(
@@ -47,6 +54,39 @@ def boundaries(
             do="write forward as `for part in self.sequence(): x = part(x)`",
         )
     return found
+
+
+def computed_boundaries(
+    stages: Mapping[int, Stage], owners: Sequence[int], inputs: tuple[torch.Tensor, ...], group: Any
+) -> list[Boundary]:
+    """As `boundaries`, by computing one microbatch: `stages` are this rank's, `owners` who in the group has each."""
+    values, found, device = inputs, [], inputs[0].device
+    for number, owner in enumerate(owners):
+        given, told = values, None
+        if number in stages:
+            values = _tried(stages[number], values)
+            told = [(list(t.shape), str(t.dtype).removeprefix("torch."), t.requires_grad) for t in values]
+        told = gather_in(told, group)[owner]
+        if number not in stages:
+            values = tuple(torch.empty(shape, dtype=getattr(torch, dtype), device=device) for shape, dtype, _ in told)
+        values = tuple(t.detach() for t in values)
+        for value in values:
+            dist.broadcast(value, group=group, group_src=owner)
+        values = tuple(t.requires_grad_(has) for t, (_, _, has) in zip(values, told, strict=True))
+        found.append((tuple(map(_hollow, given)), tuple(map(_hollow, values))))
+    return found
+
+
+def _tried(stage: Stage, values: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """What it returns; statistics and random numbers stay as they were."""
+    device = values[0].device
+    stage.sends = None
+    kept = [(buffer, buffer.clone()) for buffer in stage.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        result = stage(*values)
+    for buffer, before in kept:
+        buffer.copy_(before)
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _passed(model: Any, stages: Sequence[Sequence[Part]], values: tuple[Any, ...]) -> list[Boundary]:

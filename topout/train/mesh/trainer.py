@@ -79,8 +79,11 @@ class Trainer:
         """What this rank holds, by names in the whole model."""
         return dict(self._parameters)
 
-    def shard(self, loader: DataLoader) -> DataLoader:
-        """This row's share of every global batch; batch_size is samples a row, as under DDP."""
+    def shard(self, loader: DataLoader, *, own_share: bool = False) -> DataLoader:
+        """This row's share of every global batch; batch_size is samples a row, as under DDP.
+
+        `own_share`: the loader gives this row its own part already.
+        """
         from topout.train.sharding import index_source, shard
 
         if not isinstance(loader, DataLoader):
@@ -89,6 +92,8 @@ class Trainer:
                 why="Its samples cannot be dealt out to the rows of a mesh.",
                 do=f"pass a torch DataLoader, or let it deal out by row {self.row} of {self.num_rows} itself",
             )
+        if own_share:
+            return shard(loader, self._axes.rows, seed=self._seed, own_share=True)
         _, batch_size, drop_last = index_source(loader)
         if batch_size is not None and self.spec.num_microbatches > 1:
             check_divides(batch_size, self.spec)

@@ -121,6 +121,12 @@ def from_toml(path: Path) -> LargeBatch:
             why="The rate and the number of steps are computed from them.",
             do=f"write {missing[0]} = ... under [batch]",
         )
+    if found.get("decay") == "step":
+        raise TopoutError(
+            f'{path}: [batch] has decay = "step", and a file cannot say when its steps are.',
+            why="They are a list of epochs.",
+            do='in the script: topout.large_batch(decay="step", milestones=(30, 60, 80), …); or another decay',
+        )
     options = {key: found.pop(key) for key in _OPTIONS if key in found}
     base = found.pop("base_batch"), float(found.pop("base_rate"))
     return LargeBatch(base=base, optimizer_name=found.pop("optimizer", "lars"), options=options, **found)

@@ -191,10 +191,7 @@ def _save_once(torch: Any, session: Any) -> None:
         if not (session.is_on and isinstance(f, str | os.PathLike)):
             return original(obj, f, *args, **kwargs)
         if not session.has_begun:
-            # the same on all ranks, which may not have met yet: whoever reads it finds one of them whole
-            own = f"{os.fspath(f)}.{os.environ.get('RANK')}.{os.getpid()}"
-            original(obj, own, *args, **kwargs)
-            os.replace(own, f)  # noqa: PTH105
+            _save_whole(functools.partial(original, obj), f, *args, **kwargs)
             return None
         if session.place().is_first:
             original(obj, f, *args, **kwargs)
@@ -204,6 +201,25 @@ def _save_once(torch: Any, session: Any) -> None:
 
     torch.save = save
     torch.serialization.save = save
+
+
+def _save_whole(save: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    """The same on all ranks, which may not have met yet: whoever reads it finds one of them whole."""
+    # links stay, and so does what is no file (/dev/null, a pipe)
+    target = os.path.realpath(f)
+    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113
+        save(f, *args, **kwargs)
+        return
+    own = f"{target}.{os.environ.get('RANK')}.{os.getpid()}"
+    try:
+        save(own, *args, **kwargs)
+        os.replace(own, target)  # noqa: PTH105
+    except BaseException:
+        from contextlib import suppress
+
+        with suppress(OSError):
+            os.unlink(own)  # noqa: PTH108
+        raise
 
 
 def _leave_others_alone(torch: Any, session: Any) -> None:
