@@ -132,6 +132,13 @@ def test_products_of_hopper_and_blackwell_use_tensor_cores(tmp_path: Path) -> No
     assert device.tensor_core_share == pytest.approx(0.8)
 
 
+def test_holding_a_device_back_is_no_work(tmp_path: Path) -> None:
+    spin = _event("kernel", "at::cuda::(anonymous namespace)::spin_kernel(long)", 0, 80)
+    found = measure_device([_profile(tmp_path, spin, _event("kernel", GEMM, 80, 100))])
+    assert found is not None
+    assert found.compute_share == pytest.approx(0.2)
+
+
 def test_on_a_processor_operators_count_by_their_own_time(tmp_path: Path) -> None:
     profile = _profile(
         tmp_path,

@@ -193,17 +193,34 @@ def test_a_device_interval_below_zero_takes_nothing_from_the_others(rank: OneRan
     assert rank.phases() == {"forward": 300, "backward": 600, "other": 100}
 
 
-def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank) -> None:
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank, is_dry: bool) -> None:
     """In other steps it was held back before forward and backward, and took a quarter and a half of the time."""
     rank.add(Kind.INPUT, 0, 50)
     rank.add(Kind.BACKWARD, 350, 400)
     for name, length in (("forward", 400), ("backward", 400), ("optimizer", 100)):
-        rank.add(Kind.DEVICE, 0, length, name=name, ref=2)
-    for step in (3, 4):
+        rank.add(Kind.DEVICE, 0, length, name=name, ref=2, value=int(is_dry))
+    for step in (3, 4, 5):
         rank.add(Kind.DEVICE, 0, 100, name="forward.queued", ref=step)
         rank.add(Kind.DEVICE, 0, 200, name="backward.queued", ref=step)
-    rank.add(Kind.DEVICE, 0, 10, name="optimizer.queued", ref=5)  # one is none
-    assert rank.phases() == {"input": 50, "forward": 100, "backward": 200, "optimizer": 100, "other": 550}
+    rank.add(Kind.DEVICE, 0, 10, name="optimizer.queued", ref=6)  # one is none
+    with_gaps = {"input": 50, "forward": 100, "backward": 200, "optimizer": 100, "other": 550}
+    # a device that has more to do has no gaps, whatever it took elsewhere
+    assert rank.phases() == (
+        with_gaps if is_dry else {"input": 50, "forward": 400, "backward": 400, "optimizer": 100, "other": 50}
+    )
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_device_that_ran_dry_before_a_copy_worked_as_far_as_it_is_known_to(rank: OneRank, is_queued: bool) -> None:
+    """The host was elsewhere for 300, as far as the device tells; held back, it took 100 until the end of forward."""
+    rank.add(Kind.BACKWARD, 500, 400)
+    rank.add(Kind.DEVICE, 0, 300, name="forward.dry", ref=2, value=1)
+    rank.add(Kind.DEVICE, 0, 100, name="forward", ref=2, value=1)
+    rank.add(Kind.DEVICE, 0, 500, name="backward", ref=2, value=0)
+    for step in (3, 4, 5) if is_queued else ():
+        rank.add(Kind.DEVICE, 0, 200, name="forward.queued", ref=step)
+    assert rank.phases() == {"forward": 200 if is_queued else 100, "backward": 500, "other": 300 if is_queued else 400}
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -162,11 +162,12 @@ def test_a_job_that_is_to_go_on_does_not_wait_for_its_report(monkeypatch, capsys
 
     asked = []
     monkeypatch.setattr(finish, "_finish", lambda folder: asked.append(folder) or finish.Finished(text="explained"))
-    for code in (75, 0):
-        result = JobResult(exit_code=code, status="finished", folder=RunFolder(tmp_path / str(code)))
+    # the last: a script may end with that code as well
+    for code, status in ((75, "finished"), (0, "finished"), (75, "failed")):
+        result = JobResult(exit_code=code, status=status, folder=RunFolder(tmp_path / f"{status}-{code}"))
         assert conclude(result, wants_report=True, is_json=False, is_quiet=False) == code
-    assert [folder.path.name for folder in asked] == ["0"]
-    stopped, later, explained = capsys.readouterr().err.strip().replace("\n\n", "\n").splitlines()
+    assert [folder.path.name for folder in asked] == ["finished-0", "failed-75"]
+    stopped, later, explained, _ = capsys.readouterr().err.strip().replace("\n\n", "\n").splitlines()
     assert "stopped to be started again, which does not wait for a report" in stopped
     assert later.startswith("Next    topout analyze ") and later.endswith("75")
     assert explained == "explained"

@@ -15,7 +15,7 @@ from tests.launch.test_watchdog import at, pending, seen, standing_still
 from tests.launch.test_wire import gather, in_background, say_hello
 from topout.launch import holdup, waits
 from topout.launch.meeting_point import MeetingPoint, reach
-from topout.launch.ranks_meeting import _tell
+from topout.launch.ranks_meeting import _tell, meet_as_task
 from topout.launch.rendezvous import connect_once, listen
 from topout.launch.run_record import RunRecord
 from topout.launch.watchdog import Look, Watchdog
@@ -193,11 +193,11 @@ def test_a_sentence_of_many_ranks_is_one_note():
     for rank in (2, *range(600), 7):
         record.note(f"n{rank // 2:04d}: rank {rank}: no NVML" if rank > 1 else f"rank {rank}: no NVML")
     for rank in (0, 1, 2, 9):
-        record.note(f"rank {rank} counters: recording stopped")
+        record.note(f"rank {rank} counters: recording stopped: No space left on device; training goes on")
     record.note("rank 7: was ended")
     assert notes_of(record) == [
         "ranks 0-599: no NVML",
-        "ranks 0-2,9 counters: recording stopped",
+        "ranks 0-2,9 counters: recording stopped: No space left on device; training goes on",
         "rank 7: was ended",
     ]
 
@@ -297,3 +297,14 @@ def test_how_long_a_look_took_is_told(monkeypatch):
     watchdog = SimpleNamespace(look=lambda now, ranks: Look(), looked_until=told.append)
     Watching(SimpleNamespace(observations=list), watchdog, say=print, ask_elsewhere=print).look(100.0)
     assert told == [106.0]
+
+
+def test_a_task_that_waits_in_vain_is_told_how_init_waits_longer(monkeypatch):
+    variables = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+    monkeypatch.setenv("PMIX_NAMESPACE", "nobody-leads")
+    with pytest.raises(TopoutError, match="cannot reach the head of its job") as raised:
+        meet_as_task(timeout_s=0.2)
+    assert "topout.init(start_timeout_s=" in raised.value.do
+    assert "--start-timeout" not in raised.value.do

@@ -56,9 +56,10 @@ def test_a_library_of_this_users_own_is_not_compiled_again(cache):
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
-def test_a_library_that_others_could_have_put_into_the_cache_is_compiled_again(cache, mode):
+def test_an_own_library_in_a_folder_that_a_umask_left_open_is_taken_and_the_folder_closed(cache, mode):
+    """On a node without a compiler there would be none otherwise; nobody else can have made a file of this user's."""
     cache.parent.chmod(mode)
-    assert build.find_or_compile().read_text() == "compiled\n"
+    assert build.find_or_compile().read_text() == "planted\n"
     assert cache.parent.stat().st_mode & 0o777 == 0o700
 
 

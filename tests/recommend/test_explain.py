@@ -60,6 +60,13 @@ def test_a_ranks_note_is_said_once_though_the_launcher_heard_it_too(tmp_path):
     assert [said for said in analysis.measures.not_measured if note in said] == [f"Rank 0: {note}"]
 
 
+def test_what_several_ranks_note_is_one_sentence(tmp_path):
+    note = "this torch has no flight recorder"
+    plan = Plan(facts={"notes": [note]}, run={"notes": [f"ranks 0-2: {note}"]})
+    analysis = explain_run(build_run(tmp_path / "a-run", [[StepPlan(forward=MS)] * 40] * 3, plan).folder)
+    assert [said for said in analysis.measures.not_measured if note in said] == [f"Ranks 0-2: {note}"]
+
+
 def test_shortened_epochs_are_named_first(build):
     step = StepPlan(checkpoint=2 * MS, forward=3 * MS, backward=5 * MS)
     said = explain_run(build(step, {"spec": {"data_share": 0.02}, "notes": ["A tap failed."]})).measures.not_measured

@@ -7,8 +7,9 @@ import itertools
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,13 @@ from topout.record.torch_taps.facts import Setup
 from topout.schema.event import Kind
 
 
-class Stream(NamedTuple):
+@dataclass(frozen=True)
+class Stream:
     """What the clock looks at."""
 
     name: str
     device: int
-    is_dry: bool
+    is_dry: bool = field(compare=False)
 
     def query(self) -> bool:
         return self.is_dry
@@ -38,7 +40,7 @@ class StandInCuda:
     def __init__(self) -> None:
         self.times = {"own": 0.0, "side": 0.0, "other GPU": 0.0}
         self.stream = "own"
-        self.is_failing = self.is_dry = False
+        self.is_failing = self.is_dry = self.is_dry_unless_held = False
         self.num_spins = 0
         self.is_held = False
         cuda = self
@@ -68,7 +70,8 @@ class StandInCuda:
         return False
 
     def current_stream(self) -> "Stream":
-        return Stream(self.stream, int(self.stream == "other GPU"), self.is_dry)
+        is_dry = self.is_dry or (self.is_dry_unless_held and not self.is_held)
+        return Stream(self.stream, int(self.stream == "other GPU"), is_dry)
 
     def _sleep(self, cycles: int) -> None:
         self.times[self.stream] += cycles / 2e6
@@ -189,28 +192,53 @@ def test_steps_that_were_none_leave_nothing_for_those_that_are_numbered_anew(dev
     assert [length_ns for _, length_ns in rows] == [3_000_000, 6_000_000, 1_000_000]
 
 
-@pytest.mark.parametrize("is_dry", [False, True])
-def test_a_batch_copied_between_forward_and_backward_does_not_take_forwards_time(device, is_dry: bool) -> None:
-    """As scripts do that fetch the next batch while the device computes."""
-    cuda, clock, rows = device
+LOOP_MS = {GOES_ON: 3.0, "copy": 0.5, "forward": 0.25, "backward": 6.0, "optimizer": 1.0}
+
+
+def fetching_ahead(cuda, clock, num_steps: int) -> None:
+    """As scripts do that copy the next batch while the device still computes the forward of this one."""
     recorder = clock._recorder
-    recorder.mark, cuda.is_dry = clock.mark, is_dry
-    for number in range(22):
-        if recorder.mark is not None:
-            for phase, length_ms in (
-                (GOES_ON, 3.0),
-                ("copy", 0.5),
-                ("forward", 0.25),
-                ("backward", 6.0),
-                ("optimizer", 1.0),
-            ):
-                cuda.times["own"] += length_ms
-                recorder.mark(phase)
+    recorder.mark = clock.mark
+    for number in range(num_steps):
+        for phase, length_ms in LOOP_MS.items() if recorder.mark is not None else ():
+            cuda.times["own"] += length_ms
+            recorder.mark(phase)
+            cuda.is_held = cuda.is_held and phase in (GOES_ON, "copy")
         end_step(clock, number)
+
+
+def test_a_batch_copied_between_forward_and_backward_does_not_take_forwards_time(device) -> None:
+    cuda, clock, rows = device
+    fetching_ahead(cuda, clock, 22)
     second = rows[rows.index(("optimizer", 1_000_000)) + 1 :]
     assert second[:3] == [("copy", 500_000), ("forward", 3_000_000), ("forward", 250_000)]
+    assert cuda.num_spins == 0
+
+
+@pytest.fixture
+def one_clock(device, monkeypatch):
+    """The host takes as long as the device."""
+    cuda, clock, rows = device
+    monkeypatch.setattr("topout.record.torch_taps.device.now_ns", lambda: round(1e6 * cuda.times["own"]))
+    return cuda, clock, rows
+
+
+def test_what_ran_dry_before_such_a_copy_is_told_apart(one_clock) -> None:
+    """The host may have made a batch there, and launched nothing."""
+    cuda, clock, rows = one_clock
+    cuda.is_dry = True
+    fetching_ahead(cuda, clock, 22)
+    second = rows[rows.index(("optimizer", 1_000_000)) + 1 :]
+    assert second[:3] == [("copy", 500_000), ("forward.dry", 3_000_000), ("forward", 250_000)]
+    assert {length_ns for phase, length_ns in rows if phase == "forward.queued"} == {250_000}
+
+
+def test_what_is_queued_before_such_a_copy_is_work(one_clock) -> None:
+    cuda, clock, rows = one_clock
+    cuda.is_dry_unless_held = True
+    fetching_ahead(cuda, clock, 22)
     queued = [length_ns for phase, length_ns in rows if phase == "forward.queued"]
-    assert queued == ([3_000_000, 250_000] * 3 if is_dry else [])
+    assert queued == [3_000_000, 250_000] * 3
 
 
 GAPS_MS = {"forward": 3.0, "backward": 6.0, "optimizer": 1.0}
@@ -244,6 +272,62 @@ def test_a_device_that_runs_dry_is_held_back_and_shows_what_is_work(device) -> N
     # and steps in which it was held back tell nothing of what nobody held back
     assert lengths(rows, "backward") == {6_000_000}
     assert lengths(rows, "input") == {0}
+
+
+def test_a_device_that_is_waited_for_once_a_step_is_not_held_back(device) -> None:
+    """`loss.item()` between forward and backward: it has run dry at one end of three, and works all the while."""
+    cuda, clock, _ = device
+    recorder = clock._recorder
+    recorder.mark = clock.mark
+    for number in range(22):
+        for phase, length_ms in GAPS_MS.items() if recorder.mark is not None else ():
+            cuda.times["own"] += length_ms
+            cuda.is_dry = phase == "forward"
+            recorder.mark(phase)
+        end_step(clock, number)
+    assert cuda.num_spins == 0
+
+
+def test_among_several_ranks_it_begins_when_their_groups_are_chosen(device) -> None:
+    cuda, clock, _ = device
+    settings = Settings(world_size=2)
+    clock = DeviceClock(
+        SimpleNamespace(cuda=cuda, version=SimpleNamespace(cuda="13.0")), Recorder(settings, StatusLine(None))
+    )
+    cuda.is_dry = True
+    slow_host(cuda, clock, 50, recorder=clock._recorder)
+    assert cuda.num_spins == 0
+
+
+def test_nothing_is_held_back_for_the_batches_of_an_evaluation(device) -> None:
+    cuda, clock, _ = device
+    recorder = clock._recorder
+    cuda.is_dry = True
+    slow_host(cuda, clock, 12, recorder=recorder)
+    held = cuda.num_spins
+    assert held > 0 and clock._held_phase is not None
+    recorder.is_evaluating = True
+    for _ in range(5):
+        recorder.mark("input")
+        recorder.mark("copy")
+    assert cuda.num_spins == held
+
+
+def test_a_step_of_many_micro_batches_is_held_back_no_longer_than_any(device, monkeypatch) -> None:
+    """The host takes 15 ms to launch each of them."""
+    cuda, clock, _ = device
+    times_ns = itertools.count(0, 5_000_000)
+    monkeypatch.setattr("topout.record.torch_taps.device.now_ns", lambda: next(times_ns))
+    recorder = clock._recorder
+    recorder.mark, cuda.is_dry = clock.mark, True
+    spun_ms = []
+    for number in range(22):
+        before_ms = cuda.times["own"]
+        for phase in (*["input", "copy", "forward", "backward"] * 8, "optimizer") if recorder.mark is not None else ():
+            recorder.mark(phase)
+        end_step(clock, number)
+        spun_ms.append(cuda.times["own"] - before_ms)
+    assert 0 < max(spun_ms) <= 2 * 20.0  # the end of one step holds for the next
 
 
 @pytest.mark.parametrize("why", ["has more to do", "is AMD's"])

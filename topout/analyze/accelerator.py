@@ -6,8 +6,8 @@ meanwhile: input, explicit communication, and the rest is `other`. Exposed commu
 stays in backward here; kernels (`--profile`) tell it apart.
 
 The time between two events may hold gaps in which the device had nothing queued. In some steps it was held back before
-a phase (`record/torch_taps/held_back.py`), and did it without a gap: only so much of the phase is work, the rest is the
-host's, and `other`.
+a phase (`record/torch_taps/held_back.py`), and did it without a gap: of phases after which it had run dry only so much
+is work, the rest is the host's, and `other`.
 
 Only some steps are followed. In the others the device is taken to have as much to do as it usually had; where nothing
 held the host, it worked in as much of the time. Work that a fast host leaves behind fills later steps: a barrier that
@@ -17,7 +17,7 @@ only lets the device catch up is no waiting.
 import numpy as np
 
 from topout.analyze.segments import PHASE
-from topout.record.row_names import QUEUED
+from topout.record.row_names import DRY, QUEUED
 from topout.schema.event import Kind
 from topout.trace.table import Bools, Int64s, RankTable
 
@@ -25,7 +25,7 @@ DEVICE_PHASES = ("copy", "forward", "backward", "optimizer", "bubble")
 _DEVICE = [PHASE[name] for name in DEVICE_PHASES]
 _HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
 _SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
-_FEWEST_QUEUED = 2
+_FEWEST_QUEUED = 3
 """Steps in which the device was held back before a phase, to tell how much of it is work."""
 _MOST_STEPS_AHEAD = 32
 """A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
@@ -39,31 +39,45 @@ def runs_ahead(table: RankTable) -> bool:
 def device_ns(table: RankTable, steps: Int64s) -> Int64s:
     """[steps, DEVICE_PHASES]: work between device events; all zero where a step's events were not seen."""
     result = np.zeros((len(steps), len(DEVICE_PHASES)), dtype=np.int64)
+    rows = np.flatnonzero(table.kind == Kind.DEVICE)
+    followed = np.unique(table.ref[rows])
+    is_wanted = np.isin(followed, steps)
     for number, phase in enumerate(DEVICE_PHASES):
-        of_step, length_ns = _lengths_ns(table, phase)
-        place = np.searchsorted(steps, of_step)
-        is_known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == of_step)
-        worked_ns = length_ns[is_known] * _worked_share(length_ns, _lengths_ns(table, phase + QUEUED)[1])
-        result[place[is_known], number] = np.rint(worked_ns)
+        result[np.searchsorted(steps, followed[is_wanted]), number] = _work_ns(table, rows, followed, phase)[is_wanted]
     return result
 
 
-def _lengths_ns(table: RankTable, name: str) -> tuple[Int64s, Int64s]:
-    """The steps that have such rows of the device, and how long these are together in each."""
-    ids = [number for number, known in enumerate(table.names) if known == name]
-    rows = np.flatnonzero((table.kind == Kind.DEVICE) & np.isin(table.name_id, ids))
-    of_step, place = np.unique(table.ref[rows], return_inverse=True)
-    length_ns = np.zeros(len(of_step), dtype=np.int64)
-    # events of two streams may come in any order, and a length below zero would be taken from the other phases
-    np.add.at(length_ns, place, np.maximum(table.duration_ns[rows], 0))
-    return of_step, length_ns
+def _work_ns(table: RankTable, rows: Int64s, followed: Int64s, phase: str) -> Int64s:
+    """[followed]: of the time that a phase took the device."""
+
+    def lengths_ns(name: str, is_dry: bool | None = None) -> Int64s:
+        ids = [number for number, known in enumerate(table.names) if known == name]
+        chosen = np.isin(table.name_id[rows], ids)
+        if is_dry is not None:
+            chosen &= (table.value[rows] == 1) == is_dry
+        found = np.zeros(len(followed), dtype=np.int64)
+        # events of two streams may come in any order, and a length below zero would be taken from the other phases
+        length_ns = np.maximum(table.duration_ns[rows[chosen]], 0)
+        np.add.at(found, np.searchsorted(followed, table.ref[rows[chosen]]), length_ns)
+        return found
+
+    full_ns, dry_ns = lengths_ns(phase, is_dry=False), lengths_ns(phase, is_dry=True)
+    gaps_ns = dry_ns + lengths_ns(phase + DRY)
+    share = _worked_share(gaps_ns, lengths_ns(phase + QUEUED))
+    # a device that ran dry before a copy had nothing to do there, as far as nobody knows better
+    return full_ns + (dry_ns if share is None else np.rint(share * gaps_ns).astype(np.int64))
 
 
-def _worked_share(length_ns: Int64s, queued_ns: Int64s) -> float:
-    """Of the time that a phase takes the device: what it took where all of it was queued."""
-    if len(queued_ns) < _FEWEST_QUEUED or len(length_ns) == 0:
-        return 1.0
-    return min(1.0, float(np.median(queued_ns)) / max(1.0, float(np.median(length_ns))))
+def _worked_share(gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
+    """Of phases after which the device had run dry: what they took where all was queued, beside those next to them."""
+    queued, with_gaps = np.flatnonzero(queued_ns), np.flatnonzero(gaps_ns)
+    if len(queued) < _FEWEST_QUEUED or len(with_gaps) == 0:
+        return None
+    after = np.minimum(np.searchsorted(with_gaps, queued), len(with_gaps) - 1)
+    before = np.maximum(after - 1, 0)
+    is_nearer = queued - with_gaps[before] < np.abs(with_gaps[after] - queued)
+    nearest = with_gaps[np.where(is_nearer, before, after)]
+    return min(1.0, float(np.median(queued_ns[queued] / gaps_ns[nearest])))
 
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:

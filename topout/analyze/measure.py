@@ -40,6 +40,7 @@ from topout.analyze.unheard import (
 )
 from topout.analyze.verdict import decide
 from topout.analyze.waterfall import waterfall
+from topout.host.bindings_report import ranges
 from topout.record.row_names import REPLACED, UNCHANGED
 from topout.schema.counted import counted
 from topout.schema.event import Kind
@@ -256,9 +257,14 @@ def _tell_recorders(tables: list[RankTable], run: Mapping[str, Any], missing: _M
     for table in tables:
         if table.is_cut:
             missing.say(f"The recording of rank {table.rank} breaks off in mid-write; what came before is used.")
+    said_by: dict[str, list[int]] = {}
+    for table in tables:
         notes = table.facts.get("notes")
         for note in notes if isinstance(notes, list) else []:
-            missing.say(f"Rank {table.rank}: {note}")
+            said_by.setdefault(str(note), []).append(table.rank)
+    for note, ranks in said_by.items():
+        # as the launcher puts it, so that it is told once
+        missing.say(f"{'Rank' if len(ranks) == 1 else 'Ranks'} {ranges(ranks)}: {note}")
 
 
 def _first_failure(folder: RunFolder) -> str | None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from topout.host.nics import choose_interface, read_nics
-from topout.launch.ranks_meeting import RanksMeeting, meet_as_task
+from topout.launch.ranks_meeting import START_TIMEOUT_S, RanksMeeting, meet_as_task
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.context import Context
 from topout.train.joining import join
@@ -27,19 +27,22 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _context: Context | None = None
 
 
-def init(*, seed: int = 0, backend: str | None = None, timeout_s: float = 600.0) -> Context:
+def init(
+    *, seed: int = 0, backend: str | None = None, timeout_s: float = 600.0, start_timeout_s: float = START_TIMEOUT_S
+) -> Context:
     """Joins the other ranks, once a process; later calls give the same context.
 
     `seed` decides the order of samples. `backend` is torch's; left out, NCCL carries tensors of GPUs that no two
-    ranks share, and Gloo the others.
+    ranks share, and Gloo the others. `timeout_s` is that of collectives, `start_timeout_s` how long a task of srun or
+    mpirun waits for the first one to get here.
     """
     global _context
     if _context is None:
-        _context = _join(seed, backend, timedelta(seconds=timeout_s))
+        _context = _join(seed, backend, timedelta(seconds=timeout_s), start_timeout_s)
     return _context
 
 
-def _join(seed: int, backend: str | None, timeout: timedelta) -> Context:
+def _join(seed: int, backend: str | None, timeout: timedelta, start_timeout_s: float) -> Context:
     if dist.is_available() and dist.is_initialized():
         return Context(_place_in_group(os.environ), seed=seed)
     variables = _given(os.environ)
@@ -50,7 +53,7 @@ def _join(seed: int, backend: str | None, timeout: timedelta) -> Context:
         join(device, backend=backend, timeout=timeout)
         leave_at_exit()
         return Context(_place_in_group(os.environ), seed=seed, owns_group=True)
-    meeting = meet_as_task()
+    meeting = meet_as_task(start_timeout_s)
     if meeting is None:
         return Context(_place_alone(), seed=seed)
     return Context(_meet(meeting, backend, timeout), seed=seed, owns_group=True)

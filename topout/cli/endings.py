@@ -6,6 +6,7 @@ Not for runs that wrote how they ended; of those run.json says all there is.
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,9 +76,12 @@ def _silent_s(folder: RunFolder) -> float:
         try:
             with os.scandir(place) as entries:
                 own = [entry for entry in entries if entry.name == RUN_JSON or entry.name.startswith("rank-")]
-                newest = max([newest, *(entry.stat().st_mtime for entry in own)])
         except OSError:
             continue
+        for entry in own:
+            # one that begins anew is gone for a moment
+            with suppress(OSError):
+                newest = max(newest, entry.stat().st_mtime)
     return time.time() - newest if newest else 0.0
 
 

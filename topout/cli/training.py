@@ -127,7 +127,7 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
         from topout.launch.stopping import STOPPED_EXIT_CODE
 
         # the scheduler's limit is near, and only a code that comes before it gets the job in line again
-        is_to_go_on = result.exit_code == STOPPED_EXIT_CODE
+        is_to_go_on = result.status == "finished" and result.exit_code == STOPPED_EXIT_CODE
         finished = leave_to_later(result.folder) if is_to_go_on else finish(result.folder)
     from topout.cli.streams import bear_any_character
 

@@ -50,7 +50,8 @@ def meet_as_task(timeout_s: float = START_TIMEOUT_S) -> RanksMeeting | None:
     if lead.is_own:
         return _lead(allocation, task, own_address(lead, allocation, os.environ.get(INTERFACE_VARIABLE)), ports, token)
     addresses = head_addresses(lead, allocation, os.environ.get(INTERFACE_VARIABLE))
-    wire = connect(addresses, ports, token, timeout_s=timeout_s)
+    to_wait = "topout.init(start_timeout_s=300)"
+    wire = connect(addresses, ports, token, timeout_s=timeout_s, to_wait=to_wait)
     try:
         told = wire.next_message(time.monotonic() + timeout_s)
         return _meeting(task, str(told["address"]), int(told["port"]), None)

@@ -161,12 +161,14 @@ def connect(
     token: str,
     *,
     timeout_s: float,
+    to_wait: str = "--start-timeout 120",
     meanwhile: Callable[[], None] = lambda: None,
     check: Callable[[], None] = lambda: None,
 ) -> Wire:
     """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over.
 
-    `meanwhile` is called once, when the head is not there yet; `check` after every try, and may raise.
+    `to_wait` is how whoever asks may wait for longer. `meanwhile` is called once, when the head is not there yet;
+    `check` after every try, and may raise.
     """
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
@@ -194,7 +196,7 @@ def connect(
     raise TopoutError(
         f"{socket.gethostname()} cannot reach the head of its job at {where}.",
         why=f"tried ports {', '.join(map(str, ports))} for {timeout_s:g} s; the last answer was: {last}",
-        do="see whether the first host started; if it is slow, --start-timeout 120; "
+        do=f"see whether the first host started; if it is slow, {to_wait}; "
         f"if it has another address for jobs, export {HEAD_VARIABLE}=ADDRESS",
         exit_code=ExitCode.ENVIRONMENT,
     )

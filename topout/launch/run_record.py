@@ -151,7 +151,8 @@ class _Notes:
         return is_news
 
     def in_words(self) -> list[str]:
-        said = [f"{_named(kind, list(who))}{rest}" for (kind, rest), who in self._said_by.items()]
+        # a copy: the sampler's thread may add to it
+        said = [f"{_named(kind, list(who))}{rest}" for (kind, rest), who in list(self._said_by.items())]
         return [*said, f"{self._num_left_out} more notes are left out"] if self._num_left_out else said
 
     def _parted(self, text: str) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
@@ -131,7 +132,11 @@ def _may_load(library: Path) -> bool:
     """Whether it is there, and in the cache of nobody else's making; the package's folder is trusted as its code is."""
     if not library.exists():
         return False
-    return library.parent == FOLDER / "lib" or not (_why_doubted(library.parent) or _why_doubted(library))
+    if library.parent == FOLDER / "lib":
+        return True
+    # whose it is, nobody else can have changed; and others shall not put another in its place from now on
+    _close_own(library.parent)
+    return not (_why_doubted(library) or _why_doubted(library.parent))
 
 
 def _why_doubted(path: Path) -> str | None:
@@ -148,12 +153,17 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _why_doubted(folder) and folder.stat().st_uid == os.geteuid():
-        # made by a topout that left it to the umask
-        folder.chmod(0o700)
+    _close_own(folder)
     why = _why_doubted(folder)
     if why is not None:
         raise RuntimeError(why)
+
+
+def _close_own(folder: Path) -> None:
+    """A topout before this one left it to the umask."""
+    if _why_doubted(folder) and folder.stat().st_uid == os.geteuid():
+        with suppress(OSError):
+            folder.chmod(0o700)
 
 
 def _processor_flags() -> set[str]:

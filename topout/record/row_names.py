@@ -8,6 +8,8 @@ AWAITED = ".awaited"
 """The same: the rank stood waiting for it later, from here on."""
 QUEUED = ".queued"
 """Follows the phase in a row of the device: all of its work had been launched when it began (`held_back.py`)."""
+DRY = ".dry"
+"""The same: before a copy that the device had nothing more to do at; the host may have been elsewhere all the while."""
 CHANGED, UNCHANGED, REPLACED = "changed", "unchanged", "replaced"
 """Values of the fact `gradients_of`: what became of the tensors that gradients went to; see `torch_taps/leaves.py`."""
 LIFE_BITS = 32

@@ -30,6 +30,7 @@ _FIRST_S = 30.0
 _LATE_S = 3600.0
 _LATE_ROWS_S = 10.0
 _LARGEST_COST_SHARE = 0.01
+_LOW_IS_WORST = ("host_available_bytes",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,8 @@ class RankSampler:
         self._probes: dict[int, StateProbe] = {}
         self._states = dict.fromkeys(STATES, 0)
         self._largest: dict[str, int] = {}
+        self._unwritten: dict[str, int] = {}
+        """Since the last rows; of memory the most that was taken."""
 
     def look(self) -> None:
         """Counts the state of each worker, or of the rank where it has none."""
@@ -125,18 +128,30 @@ class RankSampler:
         values |= host | gpus.read(self._target.gpu)
         if any(self._states.values()):
             values.update({f"input_samples_{state}": number for state, number in self._states.items()})
-        at_ns = time.monotonic_ns()
         for name, value in values.items():
             if name in CUMULATIVE_COUNTERS:
                 # between a worker's death and its reaping its share is missing for a moment
-                value = self._largest[name] = max(value, self._largest.get(name, 0))  # noqa: PLW2901
-            if is_kept:
-                self._writer.append(pack_code(Kind.COUNTER, self._writer.name_id(name)), at_ns, 0, value, NOT_GIVEN)
+                self._unwritten[name] = self._largest[name] = max(value, self._largest.get(name, 0))
+            elif name.endswith("_bytes"):
+                worst = min if name in _LOW_IS_WORST else max
+                self._unwritten[name] = worst(value, self._unwritten.get(name, value))
+            else:
+                self._unwritten[name] = value
+        if is_kept:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        at_ns = time.monotonic_ns()
+        for name, value in self._unwritten.items():
+            self._writer.append(pack_code(Kind.COUNTER, self._writer.name_id(name)), at_ns, 0, value, NOT_GIVEN)
+        self._unwritten = {}
         self._writer.flush()
 
     def close(self) -> None:
         for probe in (self._own_probe, *self._probes.values()):
             probe.close()
+        # a rank that ran out of memory between two rows shows how far it came
+        self._write_rows()
         self._writer.close()
 
     def _follow(self, workers: list[int]) -> None:

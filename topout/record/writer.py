@@ -185,7 +185,8 @@ class EventWriter:
         self._file, self._written_bytes, self._kept_from = new, sum(map(len, parts)), 0
 
     def _fail(self, error: OSError) -> None:
-        self._stop(f"recording stopped: {error.strerror or error} ({os.path.basename(self._path)}); training goes on")  # noqa: PTH119
+        # without the file's name: what all ranks say alike is told once
+        self._stop(f"recording stopped: {error.strerror or error}; training goes on")
 
     def _stop(self, reason: str) -> None:
         self._let_go()

@@ -43,7 +43,8 @@ class Kind(IntEnum):
     """A loader's iterator began; value = its batch size, ref = number of the iterator."""
     DEVICE = 14
     """A phase's time on the accelerator; name = forward, backward or optimizer, with `.queued` where all of its work
-    had been launched when it began; ref = step number."""
+    had been launched when it began, with `.dry` for a part before a copy at which nothing was left to do; value = 1
+    where nothing was left to do at its end; ref = step number."""
     MODE = 15
     """The model changed between training and evaluation; value = 1 training, 0 evaluation."""
     COUNT = 16

@@ -18,8 +18,8 @@ from typing import Any
 
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
-from topout.record.row_names import QUEUED
-from topout.record.torch_taps.held_back import PHASES, HeldBack
+from topout.record.row_names import DRY, QUEUED
+from topout.record.torch_taps.held_back import PHASES, HeldBack, Place
 from topout.record.torch_taps.sizes import num_bytes_of
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -51,22 +51,18 @@ class DeviceClock:
     def __init__(self, torch: ModuleType, recorder: Recorder) -> None:
         self._cuda = torch.cuda
         self._recorder = recorder
-        self._pending: deque[tuple[str, Any, int, int]] = deque()
+        self._pending: deque[tuple[str, Any, int, int, int]] = deque()
         self._spare: list[Any] = []
         self._last: tuple[Any, int] | None = None
         """The event before the oldest pending one, and its time on the recording's clock."""
         self._stream: Any = None
         """That steps run on."""
-        self._held_back = HeldBack(torch)
+        self._held_back = HeldBack(torch, world_size=recorder.settings.world_size)
         self._held_phase: str | None = None
         """The phase of this step that the device is held back for."""
-        self._was_held = False
-        self._since = now_ns()
-        """When the host was through with the phase that ended last."""
-        self._ended: set[str] = set()
-        """That phase, or "" for a step, and copies since then: after them the next phase may begin."""
-        self._parts: list[tuple[int, int]] = []
-        """When parts of a phase began that copies cut, and how long they took."""
+        self._begun = _Begun("", now_ns())
+        self._parts: list[tuple[int, int, int]] = []
+        """When parts of a phase began that copies cut, how long they took, and whether the device ran dry in them."""
         self._next_step = 0
         self._cost_ns = 0
         self._last_followed_ns = now_ns()
@@ -92,18 +88,12 @@ class DeviceClock:
             self.poll()
             self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
-            self._ended, self._since = {""}, now_ns()
+            self._begun = _Begun("", now_ns())
         recorder.mark = self.mark if step + 1 >= self._next_step else None
         if recorder.mark is not None and step + 1 > _NUM_FIRST_STEPS:
-            self._choose_phase()
+            is_due = self._held_back.is_due(step + 1)
+            self._held_phase = self._held_back.next_phase() if is_due else None
             self.mark("")  # where the step before ended, in case it was not followed
-
-    def _choose_phase(self) -> None:
-        """In every other step, and at first in several one after another."""
-        held = self._held_back
-        is_due = held.is_worth_while and (held.is_first_look or not self._was_held)
-        self._held_phase = held.next_phase() if is_due else None
-        self._was_held = is_due
 
     def _begin_anew(self) -> None:
         """The steps before were told by backward and were none; what was marked in them has numbers that come again."""
@@ -117,7 +107,7 @@ class DeviceClock:
         if not pending or self._cuda.is_current_stream_capturing():  # a query would break the capture
             return
         while pending and pending[0][1].query():
-            phase, event, issued_ns, step = pending.popleft()
+            phase, event, issued_ns, step, is_dry = pending.popleft()
             if phase in ("", _HELD) or self._last is None:
                 self._spare += [self._last[0]] if self._last is not None else []
                 self._last = (event, issued_ns)
@@ -125,20 +115,20 @@ class DeviceClock:
                 continue
             before, before_ns = self._last
             duration_ns = int(before.elapsed_time(event) * 1e6)
-            self._tell(phase, before_ns, duration_ns, step)
+            self._tell(phase, (before_ns, duration_ns, is_dry), step)
             self._spare.append(before)
             self._last = (event, before_ns + duration_ns)
 
-    def _tell(self, phase: str, start_ns: int, duration_ns: int, step: int) -> None:
+    def _tell(self, phase: str, part: tuple[int, int, int], step: int) -> None:
         if phase == GOES_ON:
-            self._parts.append((start_ns, duration_ns))
+            self._parts.append(part)
             return
-        parts = [(start_ns, duration_ns)]
+        cut: list[tuple[int, int, int]] = []
         if phase != "copy":
-            parts, self._parts = [*self._parts, *parts], []
-        code = self._recorder.code(Kind.DEVICE, phase)
-        for began_ns, length_ns in parts:
-            self._recorder.emit((code, began_ns, length_ns, NOT_GIVEN, step))
+            cut, self._parts = self._parts, []
+        names = [phase + DRY if is_dry == 1 and not phase.endswith(QUEUED) else phase for *_, is_dry in cut]
+        for name, (start_ns, duration_ns, is_dry) in zip([*names, phase], [*cut, part], strict=True):
+            self._recorder.emit((self._recorder.code(Kind.DEVICE, name), start_ns, duration_ns, is_dry, step))
 
     def record_memory(self) -> None:
         if self._cuda.is_initialized():
@@ -161,29 +151,35 @@ class DeviceClock:
         elif stream != self._stream:
             # a loader that copies ahead on a stream of its own: its events are in no order with the step's
             return
+        is_dry = int(stream.query()) if phase in (*PHASES, GOES_ON) else NOT_GIVEN
+        begun = self._begun
         if phase in PHASES and self._held_phase is None:
-            launched_ns, is_dry = at_ns - self._since, stream.query()
-            self._held_back.saw(phase, after=self._ended, launched_ns=launched_ns, is_dry=is_dry)
-        self._append(self._told(phase), at_ns)
-        if self._held_phase is not None and (held_ns := self._held_back.hold_for(self._held_phase, after=phase)):
-            self._cost_ns += held_ns
+            place, since_ns = begun.place_at(at_ns)
+            self._held_back.saw(phase, place=place, launched_ns=at_ns - since_ns, is_dry=is_dry == 1)
+        self._append(self._told(phase, is_dry), at_ns, is_dry)
+        if phase == GOES_ON:
+            begun.copy_begins(at_ns)
+            return
+        place = begun.copied() if phase == "copy" else (phase, 0)
+        may_hold = self._held_phase is not None and not self._recorder.is_evaluating
+        if may_hold and self._held_back.hold_for(str(self._held_phase), place):
             self._append(_HELD, at_ns)
-        if phase == "copy":
-            self._ended.add(phase)
-        elif phase != GOES_ON:
-            self._ended, self._since = {phase}, now_ns()
+        if phase != "copy":
+            self._begun = _Begun(phase, now_ns())
 
-    def _append(self, phase: str, at_ns: int) -> None:
+    def _append(self, phase: str, at_ns: int, is_dry: int = NOT_GIVEN) -> None:
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
         event.record()
-        self._pending.append((phase, event, at_ns, self._recorder.num_steps))
+        self._pending.append((phase, event, at_ns, self._recorder.num_steps, is_dry))
 
-    def _told(self, phase: str) -> str:
-        """Of a step that the device is held back in: that phase alone, and what copies cut of it."""
-        if self._held_phase is None or phase == GOES_ON:
+    def _told(self, phase: str, is_dry: int) -> str:
+        """Of a step that the device is held back in: that phase alone, and what copies cut of it that is work."""
+        if self._held_phase is None:
             return phase
         if phase == self._held_phase:
             return f"{phase}{QUEUED}"
+        if phase == GOES_ON:
+            return phase if is_dry == 0 else _HELD
         return _HELD if phase == "copy" else ""
 
     def _plan(self, step: int, cost_ns: int) -> None:
@@ -194,8 +190,32 @@ class DeviceClock:
         at_ns = now_ns()
         step_ns = max(1, (at_ns - self._last_followed_ns) // max(1, step + 1 - self._last_followed))
         self._last_followed_ns, self._last_followed = at_ns, step + 1
-        is_looking = self._held_back.is_worth_while and self._held_back.is_first_look
+        is_looking = self._held_back.is_looking(step + 1)
         self._next_step = step + (1 if is_looking else max(1, round(cost_ns / (_LARGEST_COST_SHARE * step_ns))))
+
+
+class _Begun:
+    """Where a phase may have begun that has not ended: with the end of the one before, or behind copies since then."""
+
+    def __init__(self, after: str, at_ns: int) -> None:
+        self._after, self._at_ns = after, at_ns
+        self._num_copies = 0
+        self._first_copy_ns = self._last_copy_ns = at_ns
+
+    def copy_begins(self, at_ns: int) -> None:
+        if self._num_copies == 0:
+            self._first_copy_ns = at_ns
+
+    def copied(self) -> Place:
+        self._num_copies += 1
+        self._last_copy_ns = now_ns()
+        return "copy", self._num_copies
+
+    def place_at(self, end_ns: int) -> tuple[Place, int]:
+        """Where most of the host's time for it begins: usually behind the copies of its batch."""
+        if self._num_copies and end_ns - self._last_copy_ns >= self._first_copy_ns - self._at_ns:
+            return ("copy", self._num_copies), self._last_copy_ns
+        return (self._after, 0), self._at_ns
 
 
 def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:

@@ -3,61 +3,84 @@
 Between two events a device may have stood still again and again: small kernels are done before the host has launched
 the next. Where it is held back until the host has launched a whole phase, the time between the phase's events is work
 alone. It costs nothing where the device would have waited anyway, and is done only where it was seen to have run dry at
-the end of phases. Not for work without gaps: a queue holds about a thousand launches, and one that is fuller makes the
-host wait, so that a long phase of small kernels is still found to take longer than it does.
+the end of most phases. Not for work without gaps: a queue holds about a thousand launches, and one that is fuller makes
+the host wait, so that a long phase of small kernels is still found to take longer than it does.
 """
 
 from types import ModuleType
 from typing import Any
 
+from topout.record.clock import now_ns
+
 PHASES = ("forward", "backward", "optimizer")
 NUM_FIRST = 9
 """Steps with one phase each that are looked at as soon as the device is seen to run dry."""
-_DRY_SHARE = 1 / 3
+_FIRST_STEP_OF_MANY = 60
+"""Among several ranks, whose groups of gradients are chosen by the length of steps before that."""
+_DRY_SHARE = 1 / 2
 _NUM_REMEMBERED = 12
-"""Ends of phases, of which so large a share must find the device dry."""
+"""Ends of phases, of which so large a share must find the device dry: a loop may wait for it at one of them."""
 _LONGEST_NS = 20_000_000
+"""In a step."""
+_LARGEST_SHARE = 0.001
+"""Of the time from then on, after the first look."""
 _MARGIN = 1.5
 """Of what the host took for the phase before."""
 _CYCLES_PER_NS = 2
 """At least as many as any GPU of NVIDIA has; a slower clock holds it back for longer."""
 
+Place = tuple[str, int]
+"""Where a phase begins: after the one that ended last, "" for a step, or after a number of copies since then."""
+
 
 class HeldBack:
     """Which phase comes next, and how long its device must wait for it."""
 
-    def __init__(self, torch: ModuleType) -> None:
+    def __init__(self, torch: ModuleType, *, world_size: int) -> None:
         # AMD's clock counts otherwise
         is_nvidia = getattr(getattr(torch, "version", None), "cuda", None) is not None
         self._spin: Any = getattr(torch.cuda, "_sleep", None) if is_nvidia else None
+        self._first_step = _FIRST_STEP_OF_MANY if world_size > 1 else 0
         self._found_dry: list[bool] = []
         self._launched_ns = dict.fromkeys(PHASES, 0)
-        self._after: dict[str, set[str]] = {phase: set() for phase in PHASES}
-        """What ended where each phase began."""
-        self._num_held = 0
+        self._places: dict[str, set[Place]] = {phase: set() for phase in PHASES}
+        self._num_steps = 0
+        self._held_ns = 0
+        """In the last step that it was held back in."""
+        self._again_ns = 0
 
     @property
-    def is_worth_while(self) -> bool:
-        return self._spin is not None and sum(self._found_dry) >= _DRY_SHARE * max(len(self._found_dry), len(PHASES))
+    def _is_first_look(self) -> bool:
+        return self._num_steps < NUM_FIRST
 
-    @property
-    def is_first_look(self) -> bool:
-        return self._num_held < NUM_FIRST
+    def is_looking(self, step: int) -> bool:
+        """Whether all steps are wanted from this one on."""
+        return self._is_first_look and self.is_due(step)
 
-    def saw(self, phase: str, *, after: set[str], launched_ns: int, is_dry: bool) -> None:
-        """A phase that nothing held back: how long the host took for it, and whether the device had more to do."""
-        self._after[phase] |= after
+    def is_due(self, step: int) -> bool:
+        """Whether the device may be held back in this step."""
+        is_dry = sum(self._found_dry) > _DRY_SHARE * max(len(self._found_dry), len(PHASES))
+        is_time = step >= self._first_step if self._is_first_look else now_ns() >= self._again_ns
+        return self._spin is not None and is_dry and is_time
+
+    def saw(self, phase: str, *, place: Place, launched_ns: int, is_dry: bool) -> None:
+        """A phase that nothing held back: where it began, how long the host took for it, and what is left to do."""
+        self._places[phase].add(place)
         self._launched_ns[phase] = launched_ns
         self._found_dry = [*self._found_dry[1 - _NUM_REMEMBERED :], is_dry]
 
     def next_phase(self) -> str:
-        self._num_held += 1
-        return PHASES[(self._num_held - 1) % len(PHASES)]
+        """Of a step that begins."""
+        self._held_ns = 0
+        self._num_steps += 1
+        return PHASES[(self._num_steps - 1) % len(PHASES)]
 
-    def hold_for(self, phase: str, *, after: str) -> int:
-        """On the current stream, until the host has launched the phase, where it may begin now; for how long."""
-        if after not in self._after[phase]:
-            return 0
-        length_ns = min(int(_MARGIN * self._launched_ns[phase]), _LONGEST_NS)
+    def hold_for(self, phase: str, place: Place) -> bool:
+        """On the current stream, until the host has launched the phase; False where it does not begin here."""
+        length_ns = min(int(_MARGIN * self._launched_ns[phase]), _LONGEST_NS - self._held_ns)
+        if place not in self._places[phase] or length_ns <= 0:
+            return False
         self._spin(length_ns * _CYCLES_PER_NS)
-        return length_ns
+        self._held_ns += length_ns
+        self._again_ns = now_ns() + round(self._held_ns / _LARGEST_SHARE)
+        return True

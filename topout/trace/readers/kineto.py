@@ -15,6 +15,8 @@ from topout.schema.errors import TopoutError
 from topout.trace.table import Int64s
 
 KERNEL, COPY, OPERATOR = "kernel", "gpu_memcpy", "cpu_op"
+_SPIN = "spin_kernel"
+"""What holds a device back (`torch.cuda._sleep`), and is no work; topout does so itself now and then."""
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 _TIMED = frozenset({KERNEL, *_COPIES, OPERATOR, "cuda_runtime", "cuda_driver"})
 
@@ -69,7 +71,7 @@ def read_profile(path: Path) -> Profile:
     first = min((event.ts for event in timed), default=0.0)
     last = max((event.ts + event.dur for event in timed), default=0.0)
     return Profile(
-        kernels=_columns([event for event in timed if event.cat == KERNEL]),
+        kernels=_columns([event for event in timed if event.cat == KERNEL and _SPIN not in event.name]),
         copies=_columns([event for event in timed if event.cat in _COPIES]),
         operators=_columns([event for event in timed if event.cat == OPERATOR]),
         elapsed_ns=round((last - first) * 1000),
