@@ -211,6 +211,18 @@ def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank, is_dry: bool) ->
     )
 
 
+def test_what_ended_with_more_to_do_is_work_once(rank: OneRank) -> None:
+    """The host was elsewhere for 300; forward takes 100 and ends with more to do."""
+    rank.add(Kind.BACKWARD, 500, 400)
+    rank.add(Kind.DEVICE, 0, 300, name="forward.dry", ref=2, value=1)
+    rank.add(Kind.DEVICE, 0, 100, name="forward", ref=2, value=0)
+    rank.add(Kind.DEVICE, 0, 400, name="backward", ref=2, value=1)
+    for step in (3, 4, 5):
+        rank.add(Kind.DEVICE, 0, 100, name="forward.queued", ref=step)
+        rank.add(Kind.DEVICE, 0, 200, name="backward.queued", ref=step)
+    assert rank.phases() == {"forward": 100, "backward": 200, "other": 700}
+
+
 @pytest.mark.parametrize("is_queued", [True, False])
 def test_a_device_that_ran_dry_before_a_copy_worked_as_far_as_it_is_known_to(rank: OneRank, is_queued: bool) -> None:
     """The host was elsewhere for 300, as far as the device tells; held back, it took 100 until the end of forward."""

@@ -63,13 +63,16 @@ def _work_ns(table: RankTable, rows: Int64s, followed: Int64s, phase: str) -> In
 
     full_ns, dry_ns = lengths_ns(phase, is_dry=False), lengths_ns(phase, is_dry=True)
     gaps_ns = dry_ns + lengths_ns(phase + DRY)
-    share = _worked_share(gaps_ns, lengths_ns(phase + QUEUED))
+    share = _worked_share(full_ns, gaps_ns, lengths_ns(phase + QUEUED))
     # a device that ran dry before a copy had nothing to do there, as far as nobody knows better
     return full_ns + (dry_ns if share is None else np.rint(share * gaps_ns).astype(np.int64))
 
 
-def _worked_share(gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
-    """Of phases after which the device had run dry: what they took where all was queued, beside those next to them."""
+def _worked_share(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
+    """Of what ended with nothing left to do: how much was work, by steps in which all was queued and those beside them.
+
+    `full_ns` ended with more to do, and is work whatever was queued.
+    """
     queued, with_gaps = np.flatnonzero(queued_ns), np.flatnonzero(gaps_ns)
     if len(queued) < _FEWEST_QUEUED or len(with_gaps) == 0:
         return None
@@ -77,7 +80,8 @@ def _worked_share(gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
     before = np.maximum(after - 1, 0)
     is_nearer = queued - with_gaps[before] < np.abs(with_gaps[after] - queued)
     nearest = with_gaps[np.where(is_nearer, before, after)]
-    return min(1.0, float(np.median(queued_ns[queued] / gaps_ns[nearest])))
+    shares = (queued_ns[queued] - full_ns[nearest]) / gaps_ns[nearest]
+    return float(np.median(np.clip(shares, 0.0, 1.0)))
 
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:

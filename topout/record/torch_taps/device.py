@@ -32,6 +32,10 @@ GOES_ON = "goes on"
 """In place of a phase: a copy comes, and what was before it belongs to the phase that ends next."""
 _HELD = "held"
 """In place of a phase: what was before is left out."""
+_MADE_BATCH = "made a batch"
+"""The same as `GOES_ON` before the first copy, where the device had nothing left to do."""
+_IDLE = 2
+"""In place of whether a part ended dry: it is such a one."""
 _NUM_FIRST_STEPS = 10
 """Steps that are all followed, before their cost is known."""
 
@@ -50,6 +54,7 @@ class DeviceClock:
 
     def __init__(self, torch: ModuleType, recorder: Recorder) -> None:
         self._cuda = torch.cuda
+        self._is_grad_enabled = torch.is_grad_enabled
         self._recorder = recorder
         self._pending: deque[tuple[str, Any, int, int, int]] = deque()
         self._spare: list[Any] = []
@@ -60,9 +65,13 @@ class DeviceClock:
         self._held_back = HeldBack(torch, world_size=recorder.settings.world_size)
         self._held_phase: str | None = None
         """The phase of this step that the device is held back for."""
-        self._begun = _Begun("", now_ns())
+        self._was_held = False
+        """Since the phase before ended."""
+        self._spoiled: set[int] = set()
+        """Steps in which it was not, or ran dry all the same."""
+        self._begun = _Begun(now_ns())
         self._parts: list[tuple[int, int, int]] = []
-        """When parts of a phase began that copies cut, how long they took, and whether the device ran dry in them."""
+        """When parts of a phase began that copies cut, how long they took, and how they ended."""
         self._next_step = 0
         self._cost_ns = 0
         self._last_followed_ns = now_ns()
@@ -85,10 +94,12 @@ class DeviceClock:
             self._begin_anew()
         if recorder.mark is not None:
             start_ns = now_ns()
+            if self._held_phase is not None:
+                self._held_back.step_ended()
             self.poll()
             self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
-            self._begun = _Begun("", now_ns())
+            self._begun = _Begun(now_ns())
         recorder.mark = self.mark if step + 1 >= self._next_step else None
         if recorder.mark is not None and step + 1 > _NUM_FIRST_STEPS:
             is_due = self._held_back.is_due(step + 1)
@@ -120,15 +131,17 @@ class DeviceClock:
             self._last = (event, before_ns + duration_ns)
 
     def _tell(self, phase: str, part: tuple[int, int, int], step: int) -> None:
-        if phase == GOES_ON:
-            self._parts.append(part)
+        if phase in (GOES_ON, _MADE_BATCH):
+            self._parts.append(part if phase == GOES_ON else (*part[:2], _IDLE))
             return
         cut: list[tuple[int, int, int]] = []
         if phase != "copy":
             cut, self._parts = self._parts, []
-        names = [phase + DRY if is_dry == 1 and not phase.endswith(QUEUED) else phase for *_, is_dry in cut]
-        for name, (start_ns, duration_ns, is_dry) in zip([*names, phase], [*cut, part], strict=True):
-            self._recorder.emit((self._recorder.code(Kind.DEVICE, name), start_ns, duration_ns, is_dry, step))
+        if phase.endswith(QUEUED) and step in self._spoiled:
+            return
+        for start_ns, duration_ns, ended in [*cut, part]:
+            code = self._recorder.code(Kind.DEVICE, phase + DRY if ended == _IDLE else phase)
+            self._recorder.emit((code, start_ns, duration_ns, 1 if ended == _IDLE else ended, step))
 
     def record_memory(self) -> None:
         if self._cuda.is_initialized():
@@ -160,12 +173,16 @@ class DeviceClock:
         if phase == GOES_ON:
             begun.copy_begins(at_ns)
             return
-        place = begun.copied() if phase == "copy" else (phase, 0)
-        may_hold = self._held_phase is not None and not self._recorder.is_evaluating
-        if may_hold and self._held_back.hold_for(str(self._held_phase), place):
+        place = begun.copied() if phase == "copy" else begun.ended(phase, now_ns())
+        self._was_held = self._was_held and phase == "copy"
+        # not for batches of an evaluation
+        if (
+            self._held_phase is not None
+            and self._is_grad_enabled()
+            and self._held_back.hold_for(self._held_phase, place)
+        ):
             self._append(_HELD, at_ns)
-        if phase != "copy":
-            self._begun = _Begun(phase, now_ns())
+            self._was_held = True
 
     def _append(self, phase: str, at_ns: int, is_dry: int = NOT_GIVEN) -> None:
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
@@ -173,14 +190,21 @@ class DeviceClock:
         self._pending.append((phase, event, at_ns, self._recorder.num_steps, is_dry))
 
     def _told(self, phase: str, is_dry: int) -> str:
-        """Of a step that the device is held back in: that phase alone, and what copies cut of it that is work."""
+        """Of a step that the device is held back in: that phase alone, from where it was."""
         if self._held_phase is None:
+            has_nothing = phase == GOES_ON and is_dry == 1 and self._begun.num_copies == 0
+            return _MADE_BATCH if has_nothing else phase
+        if phase == GOES_ON and self._was_held:
+            self._spoil_if(is_dry == 1)
             return phase
         if phase == self._held_phase:
+            self._spoil_if(not self._was_held)
             return f"{phase}{QUEUED}"
-        if phase == GOES_ON:
-            return phase if is_dry == 0 else _HELD
-        return _HELD if phase == "copy" else ""
+        return _HELD if phase in ("copy", GOES_ON) else ""
+
+    def _spoil_if(self, is_so: bool) -> None:
+        if is_so:
+            self._spoiled = {*sorted(self._spoiled)[-_MAX_PENDING:], self._recorder.num_steps}
 
     def _plan(self, step: int, cost_ns: int) -> None:
         """The next step to follow: so far ahead that following costs a small share of the time between."""
@@ -195,27 +219,38 @@ class DeviceClock:
 
 
 class _Begun:
-    """Where a phase may have begun that has not ended: with the end of the one before, or behind copies since then."""
+    """Where a phase may have begun that has not ended: with the end of the one before, or behind a copy since then."""
 
-    def __init__(self, after: str, at_ns: int) -> None:
-        self._after, self._at_ns = after, at_ns
-        self._num_copies = 0
-        self._first_copy_ns = self._last_copy_ns = at_ns
+    def __init__(self, at_ns: int) -> None:
+        self._num_ends: dict[str, int] = {}
+        """Of each phase in this step."""
+        self.ended("", at_ns)
+
+    def ended(self, phase: str, at_ns: int) -> Place:
+        if not phase:
+            self._num_ends = {}
+        self._num_ends[phase] = self._num_ends.get(phase, 0) + 1
+        self._after, self.num_copies, self._since_ns = phase, 0, at_ns
+        self._longest: tuple[int, int, int] = (-1, 0, at_ns)
+        """Of the stretches between copies: its length, after how many it lies, and where it began."""
+        return self._place(0)
 
     def copy_begins(self, at_ns: int) -> None:
-        if self._num_copies == 0:
-            self._first_copy_ns = at_ns
+        self._longest = max(self._longest, (at_ns - self._since_ns, self.num_copies, self._since_ns))
 
     def copied(self) -> Place:
-        self._num_copies += 1
-        self._last_copy_ns = now_ns()
-        return "copy", self._num_copies
+        self.num_copies += 1
+        self._since_ns = now_ns()
+        return self._place(self.num_copies)
 
     def place_at(self, end_ns: int) -> tuple[Place, int]:
-        """Where most of the host's time for it begins: usually behind the copies of its batch."""
-        if self._num_copies and end_ns - self._last_copy_ns >= self._first_copy_ns - self._at_ns:
-            return ("copy", self._num_copies), self._last_copy_ns
-        return (self._after, 0), self._at_ns
+        """Where most of what the host did for a phase begins that ends now, and when that was."""
+        self.copy_begins(end_ns)
+        _, num_copies, since_ns = self._longest
+        return self._place(num_copies), since_ns
+
+    def _place(self, num_copies: int) -> Place:
+        return self._after, self._num_ends[self._after], num_copies
 
 
 def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:

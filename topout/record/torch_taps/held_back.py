@@ -21,7 +21,8 @@ _DRY_SHARE = 1 / 2
 _NUM_REMEMBERED = 12
 """Ends of phases, of which so large a share must find the device dry: a loop may wait for it at one of them."""
 _LONGEST_NS = 20_000_000
-"""In a step."""
+"""At once."""
+_LEAST_COST_NS = 1_000_000
 _LARGEST_SHARE = 0.001
 """Of the time from then on, after the first look."""
 _MARGIN = 1.5
@@ -29,8 +30,8 @@ _MARGIN = 1.5
 _CYCLES_PER_NS = 2
 """At least as many as any GPU of NVIDIA has; a slower clock holds it back for longer."""
 
-Place = tuple[str, int]
-"""Where a phase begins: after the one that ended last, "" for a step, or after a number of copies since then."""
+Place = tuple[str, int, int]
+"""Where a phase begins: after which one, "" for a step; after which of those in the step; and after how many copies."""
 
 
 class HeldBack:
@@ -46,7 +47,7 @@ class HeldBack:
         self._places: dict[str, set[Place]] = {phase: set() for phase in PHASES}
         self._num_steps = 0
         self._held_ns = 0
-        """In the last step that it was held back in."""
+        """In the step that it is held back in."""
         self._again_ns = 0
 
     @property
@@ -70,17 +71,21 @@ class HeldBack:
         self._found_dry = [*self._found_dry[1 - _NUM_REMEMBERED :], is_dry]
 
     def next_phase(self) -> str:
-        """Of a step that begins."""
+        """For a step that begins."""
+        known = [phase for phase in PHASES if self._places[phase]]
         self._held_ns = 0
         self._num_steps += 1
-        return PHASES[(self._num_steps - 1) % len(PHASES)]
+        return known[self._num_steps % len(known)]
+
+    def step_ended(self) -> None:
+        """One that the device was to be held back in, whether it was or not."""
+        self._again_ns = now_ns() + round(max(self._held_ns, _LEAST_COST_NS) / _LARGEST_SHARE)
 
     def hold_for(self, phase: str, place: Place) -> bool:
         """On the current stream, until the host has launched the phase; False where it does not begin here."""
-        length_ns = min(int(_MARGIN * self._launched_ns[phase]), _LONGEST_NS - self._held_ns)
-        if place not in self._places[phase] or length_ns <= 0:
+        if place not in self._places[phase]:
             return False
+        length_ns = min(int(_MARGIN * self._launched_ns[phase]), _LONGEST_NS)
         self._spin(length_ns * _CYCLES_PER_NS)
         self._held_ns += length_ns
-        self._again_ns = now_ns() + round(self._held_ns / _LARGEST_SHARE)
         return True
