@@ -3,7 +3,7 @@
 Between two events a device may have stood still again and again: small kernels are done before the host has launched
 the next. Where it is held back until the host has launched a whole phase, the time between the phase's events is work
 alone. It costs nothing where the device would have waited anyway, and is done only where it was seen to have run dry at
-the end of most phases. Not for work without gaps: a queue holds about a thousand launches, and one that is fuller makes
+the ends of phases. Not for work without gaps: a queue holds about a thousand launches, and one that is fuller makes
 the host wait, so that a long phase of small kernels is still found to take longer than it does.
 """
 
@@ -17,7 +17,7 @@ NUM_FIRST = 9
 """Steps with one phase each that are looked at as soon as the device is seen to run dry."""
 _FIRST_STEP_OF_MANY = 60
 """Among several ranks, whose groups of gradients are chosen by the length of steps before that."""
-_DRY_SHARE = 1 / 2
+_DRY_SHARE = 0.4
 _NUM_REMEMBERED = 12
 """Ends of phases, of which so large a share must find the device dry: a loop may wait for it at one of them."""
 _LONGEST_NS = 20_000_000
