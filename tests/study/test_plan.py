@@ -279,12 +279,18 @@ def test_far_beyond_the_calibrated_nodes_a_plan_warns(capsys):
     assert "8 times the 16" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", [["plan", "--samples", "1e9"], ["simulate", "--steps", "5"]])
-def test_a_job_of_another_device_than_the_systems_is_told(verb, capsys):
+@pytest.mark.parametrize(
+    ("verb", "do"),
+    [
+        (["plan", "--samples", "1e9"], "Calibrate a run on H100 SXM for those there."),
+        (["simulate", "--steps", "5"], "--device 'H100'"),
+    ],
+)
+def test_a_job_of_another_device_than_the_systems_is_told(verb, do, capsys):
     words = [verb[0], "resnet50-v100", "--nodes", "1", *verb[1:]]
     assert call([*words, "--system", "h100-pod"]) == 0
     said = capsys.readouterr().err
-    assert "measured on V100 SXM2" in said and "has H100 SXM" in said and "--device 'H100'" in said
+    assert "measured on V100 SXM2" in said and "has H100 SXM" in said and do in said
     assert call([*words, "--system", "summit"]) == 0
     assert "measured on" not in capsys.readouterr().err
 
