@@ -19,7 +19,7 @@ from typing import Any
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.row_names import DRY, QUEUED
-from topout.record.torch_taps.held_back import PHASES, HeldBack, Place
+from topout.record.torch_taps.held_back import PHASES, Begun, HeldBack
 from topout.record.torch_taps.sizes import num_bytes_of
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -69,7 +69,7 @@ class DeviceClock:
         """Since the phase before ended."""
         self._spoiled: set[int] = set()
         """Steps in which it was not, or ran dry all the same."""
-        self._begun = _Begun(now_ns())
+        self._begun = Begun(now_ns())
         self._parts: list[tuple[int, int, int]] = []
         """When parts of a phase began that copies cut, how long they took, and how they ended."""
         self._next_step = 0
@@ -99,7 +99,7 @@ class DeviceClock:
             self.poll()
             self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
-            self._begun = _Begun(now_ns())
+            self._begun = Begun(now_ns())
         recorder.mark = self.mark if step + 1 >= self._next_step else None
         if recorder.mark is not None and step + 1 > _NUM_FIRST_STEPS:
             is_due = self._held_back.is_due(step + 1)
@@ -110,6 +110,7 @@ class DeviceClock:
         """The steps before were told by backward and were none; what was marked in them has numbers that come again."""
         self._pending.clear()
         self._last = self._held_phase = None
+        self._parts, self._spoiled = [], set()
         self._next_step = self._last_followed = 0
 
     def poll(self) -> None:
@@ -173,14 +174,11 @@ class DeviceClock:
         if phase == GOES_ON:
             begun.copy_begins(at_ns)
             return
-        place = begun.copied() if phase == "copy" else begun.ended(phase, now_ns())
+        place = begun.copied(now_ns()) if phase == "copy" else begun.ended(phase, now_ns())
         self._was_held = self._was_held and phase == "copy"
-        # not for batches of an evaluation
-        if (
-            self._held_phase is not None
-            and self._is_grad_enabled()
-            and self._held_back.hold_for(self._held_phase, place)
-        ):
+        # without gradients it is a batch of an evaluation
+        held = self._held_phase if self._is_grad_enabled() else None
+        if held is not None and self._held_back.hold_for(held, place):
             self._append(_HELD, at_ns)
             self._was_held = True
 
@@ -216,41 +214,6 @@ class DeviceClock:
         self._last_followed_ns, self._last_followed = at_ns, step + 1
         is_looking = self._held_back.is_looking(step + 1)
         self._next_step = step + (1 if is_looking else max(1, round(cost_ns / (_LARGEST_COST_SHARE * step_ns))))
-
-
-class _Begun:
-    """Where a phase may have begun that has not ended: with the end of the one before, or behind a copy since then."""
-
-    def __init__(self, at_ns: int) -> None:
-        self._num_ends: dict[str, int] = {}
-        """Of each phase in this step."""
-        self.ended("", at_ns)
-
-    def ended(self, phase: str, at_ns: int) -> Place:
-        if not phase:
-            self._num_ends = {}
-        self._num_ends[phase] = self._num_ends.get(phase, 0) + 1
-        self._after, self.num_copies, self._since_ns = phase, 0, at_ns
-        self._longest: tuple[int, int, int] = (-1, 0, at_ns)
-        """Of the stretches between copies: its length, after how many it lies, and where it began."""
-        return self._place(0)
-
-    def copy_begins(self, at_ns: int) -> None:
-        self._longest = max(self._longest, (at_ns - self._since_ns, self.num_copies, self._since_ns))
-
-    def copied(self) -> Place:
-        self.num_copies += 1
-        self._since_ns = now_ns()
-        return self._place(self.num_copies)
-
-    def place_at(self, end_ns: int) -> tuple[Place, int]:
-        """Where most of what the host did for a phase begins that ends now, and when that was."""
-        self.copy_begins(end_ns)
-        _, num_copies, since_ns = self._longest
-        return self._place(num_copies), since_ns
-
-    def _place(self, num_copies: int) -> Place:
-        return self._after, self._num_ends[self._after], num_copies
 
 
 def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:

@@ -89,3 +89,38 @@ class HeldBack:
         self._spin(length_ns * _CYCLES_PER_NS)
         self._held_ns += length_ns
         return True
+
+
+class Begun:
+    """Where a phase may have begun that has not ended: with the end of the one before, or behind a copy since then."""
+
+    def __init__(self, at_ns: int) -> None:
+        self._num_ends: dict[str, int] = {}
+        """Of each phase in this step."""
+        self.ended("", at_ns)
+
+    def ended(self, phase: str, at_ns: int) -> Place:
+        if not phase:
+            self._num_ends = {}
+        self._num_ends[phase] = self._num_ends.get(phase, 0) + 1
+        self._after, self.num_copies, self._since_ns = phase, 0, at_ns
+        self._longest: tuple[int, int, int] = (-1, 0, at_ns)
+        """Of the stretches between copies: its length, after how many it lies, and where it began."""
+        return self._place(0)
+
+    def copy_begins(self, at_ns: int) -> None:
+        self._longest = max(self._longest, (at_ns - self._since_ns, self.num_copies, self._since_ns))
+
+    def copied(self, at_ns: int) -> Place:
+        self.num_copies += 1
+        self._since_ns = at_ns
+        return self._place(self.num_copies)
+
+    def place_at(self, end_ns: int) -> tuple[Place, int]:
+        """Where most of what the host did for a phase begins that ends now, and when that was."""
+        self.copy_begins(end_ns)
+        _, num_copies, since_ns = self._longest
+        return self._place(num_copies), since_ns
+
+    def _place(self, num_copies: int) -> Place:
+        return self._after, self._num_ends[self._after], num_copies
