@@ -15,6 +15,9 @@ POLICY := /usr/sbin/policy-rc.d
 # What needs a browser, a root's network namespaces, a GPU or an hour is not a unit test.
 UNITS := not browser and not lab and not gpu and not soak
 
+# How many tests run beside each other; those that need a quiet machine follow, one by one.
+WORKERS ?= 2
+
 .DELETE_ON_ERROR:
 .PHONY: run test check lint types contracts units soak system-packages clean
 
@@ -22,7 +25,8 @@ run: $(VENV)/.topout
 	$(BIN)/topout run
 
 test: $(VENV)/.dev system-packages lint types contracts
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not alone and not lab"; beside=$$?; \
+		$(BIN)/python -m pytest -m "alone or lab" && exit $$beside
 
 check: $(VENV)/.dev lint types contracts units
 

@@ -20,7 +20,7 @@ from topout.schema.errors import ExitCode, TopoutError
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 CHUNK = 512
-PER_RUN = {"epochs": 5, "warmup_epochs": 1.5, "decay": "cosine"}
+PER_RUN = {"epochs": 5, "drop_last": True, "warmup_epochs": 1.5, "decay": "cosine"}
 LARS = {"optimizer": "lars", "rule": "sqrt", "base": (64, 0.1), "trust": 0.02, "weight_decay": 5e-4}
 LAMB = {"optimizer": "lamb", "rule": "none", "base": (4096, 0.08), "weight_decay": 0.01}
 LINEAR_SGD = {"optimizer": "sgd", "rule": "linear", "base": (64, 0.05), "weight_decay": 5e-4}

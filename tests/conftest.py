@@ -176,7 +176,15 @@ def _is_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """The account of a worker, where tests run in several."""
+    _skipped.update(getattr(node, "workeroutput", {}).get("skipped", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["skipped"] = _skipped
     if _is_ci() and session.exitstatus == pytest.ExitCode.OK and not all(allowed for allowed, _ in _skipped.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -51,6 +51,22 @@ def test_shares_add_up_and_the_waterfall_ends_at_what_was_computed(tmp_path: Pat
     assert measures.not_measured == ()
 
 
+@pytest.mark.parametrize("profiled", [None, [15, 17]], ids=["to the end", "until a profile"])
+def test_a_rank_that_begins_its_steps_early_is_counted_with_their_batches(
+    tmp_path: Path, profiled: list[int] | None
+) -> None:
+    plans = [
+        [StepPlan(input=MS, forward=20 * MS, backward=20 * MS, optimizer=(2 + 3 * (r == 3)) * MS, samples=8)] * 20
+        for r in range(4)
+    ]
+    plan = Plan(transfer_ns=5 * MS, facts={"profiled_steps": profiled})
+    measures, _ = measure_run(build_run(tmp_path / "run", plans, plan).folder)
+    assert measures.window is not None and measures.step is not None
+    samples = 4 * 8 * measures.window.num_steps
+    assert measures.step.samples_per_s == pytest.approx(samples / (measures.window.elapsed_ns / 1e9))
+    assert measures.step.samples_per_step == 8
+
+
 def test_the_window_and_step_time(tmp_path: Path) -> None:
     steps = [StepPlan(forward=(500 if k == 0 else 50) * MS, backward=50 * MS, samples=4) for k in range(9)]
     measures, _ = measure_run(build_run(tmp_path / "run", [steps]).folder)

@@ -58,6 +58,7 @@ def run_of(forward_ns):
         steps=np.arange(forward_ns.shape[1]),
         edges_ns=np.tile(edges_ns, (len(forward_ns), 1)),
         phase_ns=phase_ns,
+        first_ns=np.zeros(len(forward_ns), dtype=np.int64),
         segments=[],
         tail_ns=np.zeros(len(forward_ns), dtype=np.int64),
         num_warmup_steps=0,

@@ -26,6 +26,7 @@ def diagnosis_of(*hosts: Facts, absent: tuple[str, ...] = ()) -> Diagnosis:
     )
 
 
+@pytest.mark.alone
 def test_this_machine_is_examined_with_torch(run_topout, tmp_path):
     (tmp_path / "data").mkdir()
     done = run_topout(["doctor", "--json", "--data", "data"], timeout=240)
@@ -67,6 +68,7 @@ def test_this_machine_is_examined_with_torch(run_topout, tmp_path):
     assert list((tmp_path / "topout-runs").glob("*/run.json")) == [], "no run for `topout analyze` to take"
 
 
+@pytest.mark.alone
 def test_a_torch_that_is_broken_makes_the_machine_unfit(run_topout, tmp_path, torchless):
     done = run_topout(["doctor"], env={**torchless, "COLUMNS": "110"}, timeout=240)
     assert done.code == 3
@@ -76,6 +78,7 @@ def test_a_torch_that_is_broken_makes_the_machine_unfit(run_topout, tmp_path, to
     assert done.stderr.splitlines()[-1] == "Next    topout run train.py"
 
 
+@pytest.mark.alone
 def test_an_interrupted_examination_says_so_and_leaves_no_files(tmp_path):
     (tmp_path / "data").mkdir()
     process = subprocess.Popen(

@@ -1,9 +1,11 @@
 """`topout scale` as typed: whose option is whose, and what an error says to do is about the verb that was typed."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
+from tests.report.study_samples import bent_scaling, scaled
 from tests.submit.test_job_script import program
 from topout.cli.main import call
 from topout.cli.scale_words import FLAGS, delimit_script
@@ -85,3 +87,23 @@ def test_a_time_is_asked_for_in_the_words_of_the_verb(tmp_path, capsys):
     (tmp_path / "topout.toml").write_text('[site]\nscheduler = "slurm"\n')
     assert call([*WORDS, "train.py"]) == 2
     assert "do   topout scale --submit --time 2h …" in capsys.readouterr().err
+
+
+def efficiency_band(found):
+    """Low and high of each point, as many times its efficiency."""
+    (section,) = (section for section in scaled(found).sections if section.key == "strong-efficiency")
+    measured = section.content[0].lines[-1]
+    return [
+        edge / value for edges in (measured.low, measured.high) for edge, value in zip(edges, measured.y, strict=True)
+    ]
+
+
+def test_an_efficiency_is_as_doubtful_as_both_of_its_rates_and_the_first_is_exact():
+    found = bent_scaling()
+    first, *others = found.points
+    # 3 % at one rank and 4 % at the others are 5 % of their ratio
+    points = [replace(first, low=0.97 * first.samples_per_s, high=1.03 * first.samples_per_s), *others]
+    assert efficiency_band(replace(found, points=points)) == pytest.approx([1, 0.95, 0.95, 0.95, 1, 1.05, 1.05, 1.05])
+    # what the reference is uncertain by is not known: then neither is the ratio
+    alone = replace(first, num_runs=1, low=first.samples_per_s, high=first.samples_per_s)
+    assert efficiency_band(replace(found, points=[alone, *others])) == [1] * 8

@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.report.study_samples import simulated
 from topout.cli.main import call
+from topout.cli.simulate_page import Simulation, simulate_page
 
 WORDS = ["simulate", "resnet50-v100", "--system", "summit", "--nodes", "1,2", "--steps", "5"]
 
@@ -142,3 +145,22 @@ def test_other_values_are_read_as_ever(capsys):
     words = "plan resnet50-v100 --system summit --samples 1.5e6 --epochs 0.5 --max-nodes 2 --json"
     assert call([*words.split(), "--what-if", "input.samples=128", "--what-if=between.bytes_per_s=25e9"]) == 0
     assert '"choices"' in capsys.readouterr().out
+
+
+def test_the_band_of_an_efficiency_is_that_of_the_ratio():
+    wide, exact = simulated(4), simulated(1)
+    points = [exact, replace(wide, low=0.5 * wide.samples_per_s, efficiency_range=(0.9, 0.97))]
+    page = simulate_page(Simulation(job="a", system="b", calibrated_nodes=1, points=points))
+    (section,) = (section for section in page.sections if section.key == "efficiency")
+    predicted = section.content[0].lines[-1]
+    # of one without ranges nothing is known but the value
+    assert predicted.low == (exact.efficiency, 0.9)
+    assert predicted.high == (exact.efficiency, 0.97)
+
+
+def test_json_has_the_range_of_an_efficiency(capsys):
+    assert call([*WORDS, "--json"]) == 0
+    one, two = json.loads(capsys.readouterr().out)["points"]
+    assert one["efficiency_range"] == [1, 1]
+    low, high = two["efficiency_range"]
+    assert low < two["efficiency"] < high

@@ -25,6 +25,7 @@ def named(work) -> threading.Thread:
     return thread
 
 
+@pytest.mark.alone
 def test_a_thread_that_works_is_waited_for() -> None:
     until_s = time.monotonic() + 0.1
     is_over = threading.Event()
@@ -41,6 +42,7 @@ def test_a_thread_that_works_is_waited_for() -> None:
     thread.join()
 
 
+@pytest.mark.alone
 def test_a_thread_that_sleeps_for_ever_is_not() -> None:
     is_over = threading.Event()
     thread = named(is_over.wait)

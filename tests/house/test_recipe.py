@@ -2,23 +2,21 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.ports import free_port
 
 SCRIPT = Path(__file__).resolve().parents[2] / "topout/recipes/digits.py"
 LAST_LINE = re.compile(r"test accuracy (0\.\d{4}|1\.0000)")
 
 
 def start(world_size: int) -> list[subprocess.Popen[str]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     contract = {
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
     return [

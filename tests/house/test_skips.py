@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
 CONFIG = "[pytest]\nmarkers =\n    soak\n    gpu\n    browser\n    lab\n"
 
@@ -34,6 +36,14 @@ def test_a_needless_skip_fails_in_ci_and_is_named(tmp_path: Path) -> None:
     assert code == 1
     assert "NOT ALLOWED in CI" in said
     assert "test_some.py::test_b  (not today)" in said
+
+
+@pytest.mark.parametrize("tests", [UNNEEDED, "pytest.importorskip('no_such_package')\n"], ids=["a test", "a file"])
+def test_it_does_so_where_tests_run_in_several_processes(tmp_path: Path, tests: str) -> None:
+    (tmp_path / "test_fine.py").write_text("def test_a():\n    pass\n")
+    code, said = run_pytest(tmp_path, tests, "true", "-n", "2", "--dist", "loadfile")
+    assert code == 1
+    assert "NOT ALLOWED in CI" in said
 
 
 def test_a_needless_skip_is_named_elsewhere(tmp_path: Path) -> None:

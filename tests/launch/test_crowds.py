@@ -13,7 +13,7 @@ import pytest
 from tests.launch.test_plain_values import world_of
 from tests.launch.test_watchdog import at, pending, seen, standing_still
 from tests.launch.test_wire import gather, in_background, say_hello
-from topout.launch import holdup, waits
+from topout.launch import holdup, ranks_meeting, waits
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.ranks_meeting import _tell, meet_as_task
 from topout.launch.rendezvous import connect_once, listen
@@ -94,10 +94,40 @@ def test_ranks_are_told_where_they_meet_after_descriptors_ran_out():
     wire = connect_once("127.0.0.1", door.getsockname()[1], "secret")
     told = wire.next_message(time.monotonic() + 5)
     assert (told["address"], told["port"]) == ("10.0.0.1", 29500)
+    wire.send("met")
     wire.close()
     thread.join(10)
     assert not thread.is_alive()
     assert door.fileno() == -1
+
+
+class HastyWire(Wire):
+    """Answers the head, and is gone before it hears of that."""
+
+    def _await(self, kind):
+        if kind == "welcome":
+            self.close()
+            raise NotOursError("it does not answer as topout does")
+        return super()._await(kind)
+
+
+def test_a_task_that_gave_up_and_comes_again_does_not_count_for_another():
+    door = listen("127.0.0.1")
+    door.setblocking(True)
+    place = door.getsockname()
+    _, thread = in_background(_tell, door, "secret", "10.0.0.1", 29500, 2)
+    for _ in range(2):
+        with pytest.raises(NotOursError):
+            HastyWire(socket.create_connection(place)).prove_as_agent("secret")
+    thread.join(0.5)
+    assert thread.is_alive(), "nobody has been told"
+    for _ in range(2):
+        wire = connect_once(*place, "secret")
+        assert wire.next_message(time.monotonic() + 30)["port"] == 29500
+        wire.send("met")
+        wire.close()
+    thread.join(30)
+    assert not thread.is_alive()
 
 
 def test_a_meeting_point_without_descriptors_does_not_spin(monkeypatch):
@@ -122,6 +152,7 @@ def test_that_descriptors_ran_out_is_told_and_not_that_hosts_are_down():
     assert "down" not in str(told.value)
 
 
+@pytest.mark.alone
 def test_descriptors_that_ran_out_for_a_moment_are_not_blamed_for_a_host_that_is_down():
     listener = listen("127.0.0.1")
     with socket.create_connection(listener.getsockname()), pytest.raises(TopoutError, match="a host may be down"):
@@ -299,11 +330,30 @@ def test_how_long_a_look_took_is_told(monkeypatch):
     assert told == [106.0]
 
 
-def test_a_task_that_waits_in_vain_is_told_how_init_waits_longer(monkeypatch):
+@pytest.fixture
+def second_task(monkeypatch):
+    """This process is one of two that mpirun started."""
     variables = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 1, "LOCAL_SIZE": 2}
     for name, value in variables.items():
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
     monkeypatch.setenv("PMIX_NAMESPACE", "nobody-leads")
+
+
+@pytest.mark.usefixtures("second_task")
+def test_the_leading_task_hears_that_its_word_was_read(monkeypatch):
+    door = listen("127.0.0.1")
+    door.setblocking(True)
+    place = door.getsockname()
+    monkeypatch.setattr(ranks_meeting, "connect", lambda *_, **__: connect_once(*place, "secret"))
+    _, thread = in_background(_tell, door, "secret", "10.0.0.1", 29500, 1)
+    meeting = meet_as_task(timeout_s=30)
+    assert (meeting.rank, meeting.address, meeting.port) == (1, "10.0.0.1", 29500)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.usefixtures("second_task")
+def test_a_task_that_waits_in_vain_is_told_how_init_waits_longer():
     with pytest.raises(TopoutError, match="cannot reach the head of its job") as raised:
         meet_as_task(timeout_s=0.2)
     assert "topout.init(start_timeout_s=" in raised.value.do

@@ -8,6 +8,8 @@ import pytest
 from tests.launch.hung_job import HungJob
 from tests.launch.jobs import wait_for
 
+pytestmark = pytest.mark.alone
+
 IN_THE_LOOP = re.compile(r"hangs.py:\d+ in (keeps_training|train|tokenize)\b")
 
 

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from tests.launch.test_plain_values import world_of
 from topout.launch import head as leading
 from topout.launch.agent import Agent, FollowingFellows
 from topout.launch.first_failure import RankEnd
@@ -18,13 +19,17 @@ from topout.launch.member import Member
 from topout.launch.outcome import Cause
 from topout.launch.plain_values import from_outline, from_plain, outline, to_plain
 from topout.launch.roster import Roster
+from topout.launch.run_record import RunRecord
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.stopping import Stopping
 from topout.launch.wire import Wire
+from topout.schema.launcher_process import describe_launcher
+from topout.schema.run_folder import RunFolder
 from topout.schema.spec import RunSpec
 from topout.schema.world import Core, Host, Rank, World
 
 CORES = tuple(Core(index=index, physical=index, socket=0, numa=0) for index in range(4))
+LAUNCHER = {"pid": 7, "host": "n0", "boot_id": None, "pid_namespace": None, "start_ticks": 40}
 
 
 class FakeSupervisor:
@@ -314,19 +319,50 @@ def follower(tmp_path, monkeypatch):
 
 def test_a_host_without_the_run_folder_keeps_its_files_in_its_users_own(follower, tmp_path):
     agent, told = follower
-    folder = agent._folder("/nowhere/runs/train-1")
+    folder = agent._folder("/nowhere/runs/train-1", LAUNCHER)
     own = tmp_path / f"topout-runs-{os.getuid()}"
-    assert folder.text == str(own / "train-1")
-    assert (own / "train-1/logs").is_dir()
+    assert (folder.path.parent, folder.path.name[:8]) == (own, "train-1-")
+    assert (folder.path / "logs").is_dir()
     assert own.stat().st_mode & 0o777 == 0o700
-    assert told() == [f"/nowhere/runs/train-1 is not there; the files of its ranks are in n1:{own}/train-1"]
+    assert told() == [f"/nowhere/runs/train-1 is not there; the files of its ranks are in n1:{folder.text}"]
+
+
+def test_files_that_a_host_keeps_are_those_of_one_run(follower):
+    """Two heads may each have a train-1; several launchers on one host may follow the same."""
+    agent, _ = follower
+    one, same, other, elsewhere = (
+        agent._folder(run, {**LAUNCHER, "pid": pid})
+        for run, pid in (("/a/train-1", 7), ("/a/train-1", 7), ("/a/train-1", 8), ("/b/train-1", 7))
+    )
+    assert one == same
+    assert len({one, other, elsewhere}) == 3
+
+
+def test_a_folder_that_an_earlier_run_left_at_the_same_path_is_not_taken(follower, tmp_path):
+    agent, told = follower
+    folder = RunFolder(tmp_path / "train-1")
+    folder.path.mkdir()
+    record = RunRecord(folder, RunSpec(script="train.py"), world_of(300), ["topout", "run"])
+    record.write()
+    led_by = record.content["launcher"]
+    assert agent._folder(folder.text, led_by) == folder
+    assert told() == []
+    kept = agent._folder(folder.text, {**led_by, "start_ticks": 1})
+    assert kept.path.parent == tmp_path / f"topout-runs-{os.getuid()}"
+    assert told() == [f"{folder.text} is another run's folder there; the files of its ranks are in n1:{kept.text}"]
+
+
+def test_hosts_are_told_which_launcher_leads_the_run(job_of):
+    job = job_of(1)
+    job.start([0])
+    assert [message["launcher"] for message in job.agents[0].receive()] == [describe_launcher()]
 
 
 def test_a_host_that_can_keep_no_files_trains_without(follower, tmp_path):
     agent, told = follower
     own = tmp_path / f"topout-runs-{os.getuid()}"
     own.symlink_to(tmp_path)
-    assert agent._folder("/nowhere/runs/train-1") is None
+    assert agent._folder("/nowhere/runs/train-1", LAUNCHER) is None
     assert told() == [
         f"/nowhere/runs/train-1 is not there, and nothing is kept of its ranks: {own}: it belongs to somebody else"
     ]

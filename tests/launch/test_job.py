@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.launch.jobs import ANNOUNCE, await_pid, is_running, start, state, wait_for
+
+pytestmark = pytest.mark.alone
 
 RANK_1 = "import os, sys, time\nif os.environ['RANK'] == '1':\n    time.sleep(0.3)\n    "
 THEN_SLEEP = "\ntime.sleep(60)\n"
@@ -154,6 +157,33 @@ def test_ctrl_z_stops_the_job_and_continuing_it_goes_on(tmp_path):
     _, err = job.communicate(timeout=30)
     assert job.returncode == 0
     assert "is stopped" not in err
+
+
+LEAVES_SLOWLY = """
+import atexit
+def leave():
+    announce("leaving")
+    for _ in range(25):
+        time.sleep(0.1)
+    announce("left")
+atexit.register(leave)
+"""
+
+
+@pytest.mark.parametrize("is_by_terminal", [True, False], ids=["Ctrl-Z", "a scheduler that suspends"])
+def test_a_job_that_was_stopped_while_it_left_leaves_as_it_would_have(tmp_path, is_by_terminal):
+    job = start(tmp_path, ANNOUNCE + LEAVES_SLOWLY, "-n", "1")
+    rank = await_pid(tmp_path, "leaving")
+    stopped = [job.pid] if is_by_terminal else [rank, job.pid]
+    for pid in stopped:
+        os.kill(pid, signal.SIGTSTP if is_by_terminal else signal.SIGSTOP)
+    assert wait_for(lambda: state(job.pid) == "T")
+    time.sleep(6)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    job.communicate(timeout=30)
+    assert (tmp_path / "pid-left").exists()
+    assert job.returncode == 0
 
 
 def test_an_unwritable_run_folder_does_not_stop_training(launch, tmp_path):

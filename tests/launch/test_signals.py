@@ -12,6 +12,8 @@ from tests.launch.jobs import ANNOUNCE, await_pid, is_running, start, state, wai
 from topout.launch.signals import LauncherSignals
 from topout.launch.stop_agreement import catches
 
+pytestmark = pytest.mark.alone
+
 DEAF = """
 import signal
 signal.signal(2, lambda number, frame: announce("told-" + os.environ["RANK"]))
@@ -145,6 +147,29 @@ def test_a_warning_is_kept_for_the_ranks():
         assert signals.taken() == [signal.SIGUSR1]
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.end_asked() == signal.SIGTERM
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2])
+def test_how_ranks_end_is_known_where_ends_of_children_are_ignored(tmp_path, num_tasks):
+    """Inherited from whoever started the job; the script finds it as python would."""
+    script = "import os, signal, sys; sys.exit(3 + (signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN))"
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        tasks = [task(tmp_path, rank, script) for rank in range(2)] if num_tasks == 2 else [start(tmp_path, script)]
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    ended = [(one.communicate(timeout=60)[1], one.returncode) for one in tasks]
+    assert [code for _, code in ended] == [3] * num_tasks, ended
+
+
+def test_how_children_end_is_ignored_again_afterwards():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with LauncherSignals():
+            assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.parametrize("asked", [0, 1], ids=["the first", "another"])

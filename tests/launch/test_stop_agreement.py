@@ -236,6 +236,18 @@ def test_ranks_go_on_after_a_withdrawal():
     assert page.has_told
 
 
+def test_a_process_that_blocks_a_signal_does_not_handle_it_yet():
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        assert not catches(os.getpid(), signal.SIGUSR1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        assert catches(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_only_a_process_that_handles_a_signal_is_said_to():
     program = "import signal, sys; signal.signal(signal.SIGUSR1, print); print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

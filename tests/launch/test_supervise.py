@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.launch.jobs import is_running, wait_for
+from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import Cause, Limits, Outcome
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
 from topout.launch.supervise import Supervisor
 from topout.schema.world import Rank
+
+pytestmark = pytest.mark.alone
 
 TELL = """
 import json, os, signal, sys, time
@@ -32,7 +35,7 @@ def rank(number: int, cores: tuple[int, ...] = ()) -> Rank:
     return Rank(rank=number, local_rank=number, node_rank=0, host="n1", cores=cores, num_threads=1)
 
 
-def supervise(*scripts: str, notes: list[str] | None = None) -> Outcome:
+def supervise(*scripts: str, notes: list[str] | None = None, fellows: object = None) -> Outcome:
     processes = [
         RankProcess(
             rank(number),
@@ -44,7 +47,8 @@ def supervise(*scripts: str, notes: list[str] | None = None) -> Outcome:
     logs = [LogPipe(fd, None, on_failure=pytest.fail) for p in processes for fd in (p.out_fd, p.err_fd)]
     kept = notes if notes is not None else []
     with LauncherSignals() as signals:
-        outcome = Supervisor(processes, logs, signals, say=kept.append, note=kept.append, limits=LIMITS).run()
+        words = {"say": kept.append, "note": kept.append}
+        outcome = Supervisor(processes, logs, signals, limits=LIMITS, fellows=fellows, **words).run()
     for process in processes:
         process.close()
     return outcome
@@ -230,6 +234,49 @@ open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
 """
     assert supervise(script).cause is Cause.ALL_DONE
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Ranks of which the kernel does not let go."""
+    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(exit_s=0.5, drain_s=0.2, kill_s=0.5))
+    reap, held = RankProcess.reap, []
+    monkeypatch.setattr(RankProcess, "reap", lambda process: process.rank.rank not in held and reap(process))
+    return held
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_the_kernel_holds_after_its_last_line_holds_nobody_up(held):
+    held.append(0)
+    words: list[str] = []
+    outcome = supervise("tell(kind='done', code=0); sleep()", notes=words)
+    [end] = outcome.ends
+    assert (outcome.cause, end.code, end.signal) == (Cause.ALL_DONE, 0, signal.SIGKILL)
+    assert words[-1] == f"topout: rank 0 (pid {end.pid}) does not end; the kernel holds it."
+    os.waitpid(end.pid, 0)
+
+
+class Listening:
+    """A launcher elsewhere that only hears of ends."""
+
+    is_busy = False
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, int | None]] = []
+
+    def rank_ended(self, end: RankEnd) -> None:
+        self.ended.append((end.rank, end.signal))
+
+    def __getattr__(self, name: str):
+        return lambda *_: ()
+
+
+def test_who_leads_the_job_hears_of_a_rank_that_the_kernel_holds(held):
+    held.append(1)
+    fellows = Listening()
+    outcome = supervise("sys.exit(3)", "sleep()", fellows=fellows)
+    assert fellows.ended == [(0, None), (1, signal.SIGKILL)]
+    os.waitpid(outcome.ends[1].pid, 0)
 
 
 class StoppedProcess:

@@ -22,6 +22,8 @@ from topout.launch.wire import NotOursError, Wire, encoded
 from topout.schema.errors import TopoutError
 from topout.schema.world import Core, Host
 
+pytestmark = pytest.mark.alone
+
 HOST = Host(name="n2", cores=(Core(index=0, physical=0, socket=0, numa=0),), memory_bytes=1)
 
 
@@ -207,11 +209,15 @@ def test_clocks_of_both_ends_are_compared():
     assert abs(wire.clock_offset_ns) <= took_ns  # both ends are this process
 
 
+def connected(kind: type[socket.socket] = socket.socket) -> tuple[Wire, Wire]:
+    wires = [Wire(kind(fileno=end.detach())) for end in socket.socketpair()]
+    for wire in wires:
+        wire._settle()
+    return wires[0], wires[1]
+
+
 def test_a_message_larger_than_the_sockets_buffer_arrives_whole():
-    left, right = socket.socketpair()
-    sender, receiver = Wire(left), Wire(right)
-    sender._settle()
-    receiver._settle()
+    sender, receiver = connected()
     receiver._longest_bytes = 1 << 24
     text = "x" * 3_000_000
     sender.send("output", data=text)
@@ -223,20 +229,38 @@ def test_a_message_larger_than_the_sockets_buffer_arrives_whole():
     assert messages == [{"kind": "output", "data": text}]
 
 
+class Overtaken(socket.socket):
+    """Another thread sends as well while the first message is on its way."""
+
+    other = None
+
+    def send(self, data, flags=0):
+        action, self.other = self.other, None
+        with memoryview(data):
+            if action is not None:
+                self.results, self.thread = in_background(action)
+                self.thread.join(0.3)
+            return super().send(data, flags)
+
+
+def test_what_two_threads_send_at_once_arrives_whole_and_once():
+    sender, receiver = connected(Overtaken)
+    overtaken = sender._socket
+    overtaken.other = lambda: sender.send("note", text="no NVML")
+    sender.send("look", ranks=[])
+    overtaken.thread.join(10)
+    assert overtaken.results == [None]
+    assert receiver.receive() == [{"kind": "look", "ranks": []}, {"kind": "note", "text": "no NVML"}]
+
+
 def test_shared_content_arrives_beside_a_links_own():
-    left, right = socket.socketpair()
-    sender, receiver = Wire(left), Wire(right)
-    sender._settle()
-    receiver._settle()
+    sender, receiver = connected()
     sender.send("start", encoded(world={"a": [1, "é"]}, run=None), ranks=(3,))
     assert receiver.receive() == [{"kind": "start", "ranks": [3], "world": {"a": [1, "é"]}, "run": None}]
 
 
 def test_what_could_not_be_sent_leaves_while_waiting():
-    left, right = socket.socketpair()
-    sender, receiver = Wire(left), Wire(right)
-    sender._settle()
-    receiver._settle()
+    sender, receiver = connected()
     receiver._longest_bytes = 1 << 24
     sender.send("output", data="x" * 1_000_000)
     assert sender.has_unsent

@@ -1,16 +1,12 @@
 """Several probes on this machine, as if each had a host of its own: real processes that really meet."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+from tests.ports import free_port
 
 
 def start_company(

@@ -8,6 +8,8 @@ import pytest
 from tests.preflight.company import run_company
 from topout.preflight.facts import ClockReading
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = """
 import json, time
 from dataclasses import asdict

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.preflight.company import free_port, run_company
+from tests.ports import free_port
+from tests.preflight.company import run_company
 from topout.preflight.probes.meeting import SECRET_VARIABLE, meet, server_at, token_of
 
 
@@ -51,6 +52,7 @@ def test_one_host_meets_itself() -> None:
         assert meeting.address is None
 
 
+@pytest.mark.alone
 def test_a_host_that_does_not_come_is_counted_and_the_others_go_on() -> None:
     port, deadline_s = free_port(), time.monotonic() + 2
     found = {}
@@ -67,6 +69,7 @@ def test_a_host_that_does_not_come_is_counted_and_the_others_go_on() -> None:
     assert found[0] == ([0, 1, None], "1 of 3 hosts did not come")
 
 
+@pytest.mark.alone
 def test_what_is_handed_in_after_the_deadline_is_still_heard_by_the_first_host_alone() -> None:
     port, deadline_s = free_port(), time.monotonic() + 1
     found = {}

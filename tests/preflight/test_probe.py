@@ -80,6 +80,7 @@ def ended(processes: list["subprocess.Popen[str]"]) -> list[int]:
     return [process.returncode for process in processes]
 
 
+@pytest.mark.alone
 def test_a_host_without_torch_is_examined_to_the_end(tmp_path: Path) -> None:
     assert ended(probe(tmp_path, WITHOUT_TORCH, Orders(data=str(tmp_path)))) == [0]
     found = findings(tmp_path)
@@ -91,6 +92,7 @@ def test_a_host_without_torch_is_examined_to_the_end(tmp_path: Path) -> None:
     assert found.imports[0].start_s is not None and found.clocks == ()
 
 
+@pytest.mark.alone
 def test_two_hosts_without_torch_find_their_link_and_clocks(tmp_path: Path) -> None:
     assert ended(probe(tmp_path, WITHOUT_TORCH, Orders(), size=2)) == [0, 0]
     first, second = findings(tmp_path, 0), findings(tmp_path, 1)
@@ -101,6 +103,7 @@ def test_two_hosts_without_torch_find_their_link_and_clocks(tmp_path: Path) -> N
     assert [entry.num_hosts for entry in second.imports] == [2]
 
 
+@pytest.mark.alone
 def test_the_first_host_keeps_the_findings_of_hosts_that_share_nothing_with_it(tmp_path: Path) -> None:
     secret = {SECRET_VARIABLE: "made by the doctor"}
     own = {number: {**secret, "XDG_CONFIG_HOME": str(tmp_path / f"home-{number}")} for number in range(3)}
@@ -117,6 +120,7 @@ def test_the_first_host_keeps_the_findings_of_hosts_that_share_nothing_with_it(t
     assert hosts[1] == findings(tmp_path / "elsewhere", 1)
 
 
+@pytest.mark.alone
 def test_a_host_that_can_keep_no_files_still_tells_what_it_found(tmp_path: Path) -> None:
     without = "import os\nif os.environ['GROUP_RANK'] == '1':\n    del os.environ['TOPOUT_RUN']\n"
     assert ended(probe(tmp_path, without + WITHOUT_TORCH, Orders(), size=2)) == [0, 0]
@@ -125,6 +129,7 @@ def test_a_host_that_can_keep_no_files_still_tells_what_it_found(tmp_path: Path)
     assert [[place.purpose for place in found.places] for found in hosts] == [["temporary folder", "shared memory"]] * 2
 
 
+@pytest.mark.alone
 def test_a_stage_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) -> None:
     broken = WITHOUT_TORCH + "host.read_limits = lambda load: 1 / 0\n"
     assert ended(probe(tmp_path, broken, Orders())) == [0]
@@ -133,6 +138,7 @@ def test_a_stage_that_fails_is_noted_and_the_next_one_runs(tmp_path: Path) -> No
     assert found.limits is None and found.kernels
 
 
+@pytest.mark.alone
 def test_a_stage_that_hangs_is_left_in_time_and_named(tmp_path: Path) -> None:
     hung = WITHOUT_TORCH + "import time\nmachine.read_versions = lambda: time.sleep(600)\n"
     assert ended(probe(tmp_path, hung, Orders(limit_s=5.0))) == [0]

@@ -10,6 +10,8 @@ from topout.schema.event import Kind
 from topout.schema.run_folder import RunFolder
 from topout.trace.readers.topout import read_rank
 
+pytestmark = pytest.mark.alone
+
 STEPS = 20
 MESSAGE_BYTES = 8 << 20
 LATE_S = 0.02

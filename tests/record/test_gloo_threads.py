@@ -35,6 +35,7 @@ def script(tmp_path):
     return path
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("options", [(), ("--no-record",)])
 def test_receivers_of_all_groups_give_way_and_senders_do_not(run_topout, script, options):
     done = run_topout(["run", "-n", 2, "--no-report", *options, script])
@@ -48,6 +49,7 @@ def test_the_variable_leaves_them_as_torch_made_them(run_topout, script):
     assert AS_TORCH_MAKES_THEM in done.stdout
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("join", ["topout.init()", "dist.init_process_group('gloo'); topout.init()"])
 def test_groups_of_a_script_that_calls_topout_itself(tmp_path, join):
     """Whether topout joins the ranks or finds them joined; the group made after it is one of those, too."""
@@ -97,6 +99,7 @@ def test_a_rank_outside_the_new_group_does_not_wait(monkeypatch):
     assert module._new_process_group_helper(2, 0, [1], "gloo") is None
 
 
+@pytest.mark.alone
 def test_a_receiver_without_a_name_is_known_by_its_start(tmp_path):
     """As in torch 2.11, where the thread is called what its maker is called; threads of Python's are not meant."""
     path = tmp_path / "threads.py"

@@ -68,6 +68,7 @@ def test_a_script_that_never_steps_is_told_what_to_do(run_habit):
     assert "topout.step()" in " ".join(json.loads(folder.analysis_json.read_text())["measures"]["not_measured"])
 
 
+@pytest.mark.alone
 def test_whatever_was_left_running_the_end_comes_within_seconds(run_habit):
     done, _, run = run_habit("leftovers", "--no-report", ranks=2)
     assert done.code == 0, done.stderr

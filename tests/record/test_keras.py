@@ -228,6 +228,7 @@ def planted_share(stamps: Path, window: dict) -> float:
     return sum(max(0, length) for length in inside) / window["elapsed_ns"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("fault", "variant"), list(FAULTS))
 def test_a_planted_fault_is_named_and_its_share_recovered(fault, variant, run_keras, tmp_path):
     env = {variant: "1"} if variant else {}
@@ -253,6 +254,7 @@ NAMED = [  # fault, environment, verdict
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("fault", "env", "verdict"), NAMED)
 def test_a_planted_fault_is_named(fault, env, verdict, run_keras, tmp_path):
     told: list[str] = []
@@ -291,6 +293,7 @@ def test_two_ranks_of_jax_run_and_are_told_how_to_mark_steps(run_keras):
     assert "topout.step()" in " ".join(analysis["measures"]["not_measured"])
 
 
+@pytest.mark.alone
 def test_a_loop_of_jax_that_marks_its_steps_and_its_input_gets_a_verdict(run_keras):
     done, _, analysis = run_keras("jax_marked.py")
     assert done.code == 0, done.stderr

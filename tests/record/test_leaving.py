@@ -18,6 +18,8 @@ from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 
+pytestmark = pytest.mark.alone
+
 SAVES_SLOWLY = """
 import atexit, multiprocessing, os, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -324,7 +326,69 @@ def test_what_is_finished_after_the_last_line_holds_nobody_up_and_is_noted(run_t
     assert [note for note in notes_of(tmp_path) if note.endswith("was waited for")]
 
 
+def test_the_seconds_for_leaving_stand_still_while_the_job_is_stopped(monkeypatch):
+    """Which is also said to the launcher, that may have run meanwhile."""
+    leaving_rank, sent, slept_s = left(), [], []
+    begun_s = now_s = time.monotonic()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        slept_s.append(seconds)
+        now_s += 100.5 if len(slept_s) == 3 else seconds
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(StatusLine, "send", lambda status, kind, **content: sent.append(kind))
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        leaving_rank._end_when_quiet()
+    assert now_s - begun_s == pytest.approx(104, abs=0.1)
+    assert sent == ["working"]
+
+
 def test_the_seconds_for_leaving_begin_when_all_is_finished():
     leaving_rank = left()
     leaving_rank.finish(lambda: time.sleep(3))
     assert leaving_rank._patience.quiet_s(time.monotonic()) < 2
+
+
+RECORDS_SLOWLY = """
+import pathlib, time, topout
+from topout.record.recorder import current
+
+def write():
+    time.sleep(6)
+    pathlib.Path("profile").touch()
+
+current().at_last.append(write)
+for _ in range(6):
+    time.sleep(0.02)
+    topout.step()
+"""
+
+
+def test_what_the_recorder_writes_at_the_end_is_not_cut_off(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text(RECORDS_SLOWLY)
+    done = run_topout(["run", "-n", 1, "--no-report", "train.py"], env={"TOPOUT_HANG_NAMED_S": "1.5"})
+    assert done.code == 0, done.stderr
+    assert "no step for" not in done.stderr
+    assert (tmp_path / "profile").exists()
+    assert notes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(("limit_s", "is_quiet"), [(60.0, False), (0.1, True)])
+def test_what_the_recorder_does_last_has_a_limit_of_its_own(monkeypatch, limit_s, is_quiet):
+    monkeypatch.setattr(leaving, "_RECORDER_LIMIT_S", limit_s)
+    leaving_rank = left()
+    quiet_s = []
+
+    def write():
+        time.sleep(1.5)
+        quiet_s.append(leaving_rank._patience.quiet_s(time.monotonic()))
+
+    leaving_rank.give_time(write)
+    assert (quiet_s[0] > 1) == is_quiet
+    assert leaving_rank._patience.quiet_s(time.monotonic()) < 1

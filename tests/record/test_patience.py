@@ -55,6 +55,19 @@ def test_after_a_failure_only_writing_counts():
     assert quiet_at(Patience(0, is_for_computing=False), 4, lambda now_s: did(0, now_s)) == [1, 2, 3, 4]
 
 
+def test_time_in_which_it_was_stopped_is_no_quiet_time_and_counts_for_no_limit():
+    patience = Patience(0)
+    patience.look(1, did(0))
+    patience.put_off(3601, 3600)
+    assert patience.quiet_s(3601) == 1
+    assert patience.look(3602, did(1 << 20))
+    patience.put_off(3603, 600)
+    assert patience.quiet_s(3603) == 0
+    patience.stir(4000)
+    patience.put_off(3700, 50)
+    assert patience.quiet_s(4000) == 0
+
+
 def test_what_the_recorder_writes_is_not_the_scripts():
     patience = Patience(0)
     patience.look(1, did(0))

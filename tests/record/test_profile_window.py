@@ -85,3 +85,19 @@ def test_an_optimizer_that_never_steps_is_said_to_keep_it_closed(window):
     window.finish()
     assert window.log == []
     assert "never stepped" in window.recorder.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "log"),
+    [(10, ["opened", "closed", "arrivals", "written"]), (3, ["opened", "arrivals", "closed", "written"])],
+    ids=["closed", "open"],
+)
+def test_it_is_written_when_all_else_is(window, monkeypatch, num_steps, log):
+    recorder = window.recorder
+    recorder.backwards = None
+    recorder.at_finish.append(window.finish)
+    monkeypatch.setattr(window, "_export", lambda: window.log.append("written"))
+    take(window, num_steps)
+    recorder.at_finish.append(lambda: window.log.append("arrivals"))
+    recorder.finish()
+    assert window.log == log

@@ -155,6 +155,17 @@ def test_a_rank_that_reached_the_limit_goes_on_and_tells_it_and_how_it_ended(tmp
     assert "file_opens" in table.counters
 
 
+def test_what_may_take_long_at_the_end_finds_the_recording_written(tmp_path):
+    recorder = Recorder(Settings(run=str(tmp_path)), StatusLine(None))
+    found = []
+    recorder.at_last.append(lambda: found.append(read_rank(RunFolder(tmp_path), 0)))
+    recorder.at_last.append(lambda: recorder.fact(profiled_steps=[2, 4]))
+    recorder.at_finish.append(lambda: recorder.counter("arrivals", 7))
+    recorder.finish()
+    assert found[0].facts["ended"] and "arrivals" in found[0].counters
+    assert read_rank(RunFolder(tmp_path), 0).facts["profiled_steps"] == [2, 4]
+
+
 def write_rank(folder: RunFolder, rank: int, *, num_steps: int) -> None:
     """Steps of 10 ms, of which the last 100 collectives are remembered; rank 0 computes for 2 ms longer, and saves."""
     writer = EventWriter(folder.events(rank), on_failure=pytest.fail, limit_bytes=256 << 10)

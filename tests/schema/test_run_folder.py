@@ -1,5 +1,6 @@
 """The run folder names its own files, and passes over those of others; a run that was lost is called so."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 from topout.schema import run_folder
 from topout.schema.launcher_process import describe_launcher
-from topout.schema.run_folder import RunFolder, open_run
+from topout.schema.run_folder import RunFolder, is_led_by, open_run
 
 
 def test_copies_beside_recordings_are_no_ranks(tmp_path):
@@ -54,3 +55,20 @@ def test_a_run_that_ends_while_it_is_looked_at_has_ended_well(tmp_path, monkeypa
 
     monkeypatch.setattr(run_folder, "is_launcher_alive", end)
     assert open_run(run)[1]["status"] == "finished"
+
+
+def test_a_run_that_its_launcher_writes_anew_meanwhile_is_read_again(tmp_path, monkeypatch):
+    """On NFS whoever has opened the file that was there before hears so."""
+    launcher = describe_launcher()
+    (tmp_path / "run.json").write_text(json.dumps({"version": 1, "launcher": launcher}, indent=1))
+    failures = [OSError(errno.ESTALE, "Stale file handle")]
+
+    def open_stale(*arguments, **named):
+        if failures:
+            raise failures.pop()
+        return open(*arguments, **named)
+
+    monkeypatch.setattr(run_folder, "open", open_stale, raising=False)
+    assert is_led_by(RunFolder(tmp_path), launcher)
+    assert not failures
+    assert not is_led_by(RunFolder(tmp_path), {**launcher, "pid": 1})

@@ -14,6 +14,7 @@ from topout.study.bootstrap import ranged_rate
 from topout.study.calibrate import calibrate
 from topout.study.curve import curve
 from topout.study.description import describe
+from topout.study.doctor_links import doctor_links
 from topout.study.job import Job
 from topout.study.step_model import expected_step
 from topout.study.system import System
@@ -65,15 +66,19 @@ def test_a_rank_that_is_slower_for_good_is_persistent_spread(tmp_path):
 
 def test_links_are_the_doctors_where_the_run_hides_its_transfers(tmp_path):
     found = calibrate(recorded(tmp_path / "run", transfer_ns=0), {"links": [LINK]})
-    # an all-reduce of two moves each byte once, in two messages
-    assert found.system["between"]["bytes_per_s"] == {"value": 1e9, "low": 0.9e9, "high": 1.1e9}
-    assert found.system["between"]["latency_s"] == 1e-4
+    # an all-reduce of two moves each byte once, in two messages; 80 % of a normal lie within 0.78 of where 90 % do
+    assert found.system["between"]["bytes_per_s"] == pytest.approx(
+        {"value": 1e9, "low": 0.9221e9, "high": 1.0779e9}, rel=1e-4
+    )
+    assert found.system["between"]["latency_s"] == pytest.approx(1e-4, rel=0.05)
 
 
 def test_a_link_that_is_no_line_has_the_rate_of_its_largest_message(tmp_path):
     bent = LINK | {"worst_error_share": 0.5, "largest_bytes_per_s": 0.7e9}
     found = calibrate(recorded(tmp_path / "run", transfer_ns=0), {"links": [bent]})
-    assert found.system["between"]["bytes_per_s"] == {"value": 0.7e9, "low": 0.7e9, "high": 1.1e9}
+    assert found.system["between"]["bytes_per_s"] == pytest.approx(
+        {"value": 0.7e9, "low": 0.7e9, "high": 1.0779e9}, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("seen_ms", [1.0, 2.5])
@@ -82,7 +87,8 @@ def test_links_are_as_fast_as_the_job_s_own_transfers(tmp_path, seen_ms):
     job, system = describe(Job, found.job, "job").value, describe(System, found.system, "system").value
     assert expected_step(job, system, 4).parts["communication"] == pytest.approx(seen_ms / 1e3, rel=0.02)
     # all of the link by one factor
-    assert system.between.latency_s / 1e-4 == pytest.approx(1e9 / system.between.bytes_per_s)
+    doctors = doctor_links({"links": [LINK]}, [])["between hosts"]
+    assert system.between.latency_s / doctors["latency_s"] == pytest.approx(1e9 / system.between.bytes_per_s)
 
 
 def test_a_link_is_made_twice_as_slow_at_most(tmp_path):

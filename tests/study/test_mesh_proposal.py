@@ -52,6 +52,14 @@ def test_a_rank_holds_what_the_splits_leave_it():
     assert bytes_per_rank(Mesh(microbatches=8, row_samples=8), MEMORY) == pytest.approx(32.5 * GB)
 
 
+def test_gradients_that_microbatches_add_up_are_held_whole():
+    # a quarter of 8 + 16 GB, all 8 of gradients, two blocks, and half of the activations
+    assert bytes_per_rank(Mesh(fsdp=4, microbatches=2, row_samples=8), MEMORY) == pytest.approx((6 + 8 + 2 + 2) * GB)
+    # a stage has half of it all, and keeps its parameters gathered
+    mesh = Mesh(fsdp=4, pp=2, microbatches=4, row_samples=8)
+    assert bytes_per_rank(mesh, MEMORY) == pytest.approx((3 + 4 + 4 + 1) * GB)
+
+
 def test_replicas_alone_cost_what_the_step_model_says():
     job, summit = read_job("resnet50-v100").value, read_system("summit").value
     assert mesh_step(Mesh(dp=96, row_samples=256), job, summit, 16).parts == expected_step(job, summit, 16).parts
@@ -86,6 +94,23 @@ def test_sharding_moves_parameters_twice_and_gradients_once():
     moved = 7 / 8 * 24 * GB / (10 * GB) + 3 * 8 * 7 * 1e-6
     assert step.parts["sharding"] == pytest.approx(moved - 0.3)
     assert step.high_s == pytest.approx(step.seconds + 0.3)
+
+
+def test_only_the_last_microbatch_scatters_gradients():
+    job = replace(JOB, memory=replace(MEMORY, gradient_bytes=4 * GB))
+    step = mesh_step(Mesh(fsdp=8, microbatches=4, row_samples=8), job, SYSTEM, 2)
+    busy = 0.3 * 4**0.1
+    # 8 GB gathered twice for each of four, 4 GB scattered once
+    moved = 7 / 8 * (4 * 16 + 4) * GB / (10 * GB) + 9 * 8 * 7 * 1e-6
+    assert step.parts["sharding"] == pytest.approx(moved - busy)
+
+
+def test_a_scatter_hides_behind_its_own_microbatch_alone():
+    link = Link(latency_s=0.0, bytes_per_s=180 * GB)
+    job = replace(JOB, memory=replace(MEMORY, gradient_bytes=64 * GB))
+    step = mesh_step(Mesh(fsdp=8, microbatches=4, row_samples=8), job, replace(SYSTEM, inside=link, between=link), 2)
+    # 16 GB gathered in 0.078 s, less than a microbatch computes; 64 GB of gradients are scattered behind the last
+    assert step.parts["sharding"] == pytest.approx(7 / 8 * 80 / 180 - 0.3 * 4**0.1 / 4)
 
 
 def test_a_model_that_fits_and_may_grow_gets_no_mesh():

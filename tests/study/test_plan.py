@@ -8,6 +8,9 @@ import pytest
 from tests.tables import Plan, StepPlan, build_run
 from topout.cli.main import call
 from topout.schema.errors import TopoutError
+from topout.schema.event import NOT_GIVEN
+from topout.schema.measures import NoiseScale
+from topout.study.critical_batch import from_noise_scale, from_probe, given
 from topout.study.description import Ranged, put, read_job, read_system
 from topout.study.devices import Prices
 from topout.study.plan import Deadline, plan
@@ -136,15 +139,31 @@ def test_a_critical_batch_is_a_number_with_or_without_its_range(text, capsys):
     assert "no critical batch" in capsys.readouterr().err
 
 
+def reached(samples, low, high):
+    return Target(loss=1, samples=samples, low=low, high=high, floor=0, floor_low=0, floor_high=0, exponent=1,
+                  seen_samples=samples, is_seen=True)  # fmt: skip
+
+
 def test_a_batch_of_the_curve_is_taken_out_of_its_samples():
-    target = Target(loss=1, samples=3e6, low=2e6, high=4e6, floor=0, floor_low=0, floor_high=0, exponent=1,
-                    seen_samples=3e6, is_seen=True)  # fmt: skip
+    target = reached(3e6, 2e6, 4e6)
     work = to_target(target, 500, (1000, 1000, 1000))
     # E (1 + 500 / 1000) = 3e6; S = E / B
-    assert work.samples == pytest.approx(2e6)
-    assert work.samples_range == pytest.approx((4e6 / 3, 8e6 / 3))
+    assert work.fewest_samples == pytest.approx(2e6)
     assert work.fewest_steps == pytest.approx(2000)
-    assert to_target(target, 500, None).samples == 3e6
+    assert work.samples_at(2000, 1000) == pytest.approx(6e6)
+    assert to_target(target, 500, None).samples_at(2000, None) == 3e6
+    assert to_target(target, None, (1000, 1000, 1000)).fewest_samples == 3e6
+
+
+@pytest.mark.parametrize("batch", [1536, 8 * 1536])
+def test_a_doubtful_critical_batch_matters_only_at_other_batches_than_the_curve_s(batch):
+    """(1 + b/B) / (1 + b_curve/B), with B from 500 to 5000: 1 at the curve's own, and wide far from it."""
+    work = to_target(reached(1e7, 1e7, 1e7), 1536, (1000, 500, 5000))
+    choice = plan(Ranged(PERFECT, {}), SYSTEM, work, [batch // 1536]).choices[0]
+    edges = [(1 + batch / critical) / (1 + 1536 / critical) for critical in (5000, 1000, 500)]
+    assert choice.samples == pytest.approx(1e7 * edges[1])
+    assert choice.low_hours / choice.hours == pytest.approx(edges[0] / edges[1], rel=0.05)
+    assert choice.high_hours / choice.hours == pytest.approx(edges[2] / edges[1], rel=0.05)
 
 
 def test_doubtful_samples_make_the_hours_doubtful():
@@ -200,9 +219,9 @@ def test_tuning_again_is_asked_for_when_the_batch_is_another(run_batch, critical
     assert words is None or words in said[0]
 
 
-def run_with_noise(path, value=2000.0):
-    columns = {"step": 10, "thousandths": int(value * 1000), "low_thousandths": 1_500_000,
-               "high_thousandths": 3_000_000, "drifted": 0, "num_samples": 50, "batch": 128}  # fmt: skip
+def run_with_noise(path, high=3_000_000):
+    columns = {"step": 10, "thousandths": 2_000_000, "low_thousandths": 1_500_000,
+               "high_thousandths": high, "drifted": 0, "num_samples": 50, "batch": 128}  # fmt: skip
     counters = {f"noise_scale_{name}": [(10, number)] for name, number in columns.items()}
     steps = [[StepPlan(input=100, forward=1000, backward=2000, optimizer=100, samples=64) for _ in range(20)]] * 2
     build_run(path, steps, Plan(counters=counters))
@@ -227,6 +246,22 @@ def test_a_run_lends_its_noise_scale_batch_and_losses(tmp_path, capsys):
     assert found["choices"][0]["samples"] == pytest.approx(samples, rel=0.02)
 
 
+@pytest.mark.parametrize("words", [["--samples", "1e6"], ["--target-loss", "0.6"]])
+def test_a_noise_scale_without_upper_limit_is_no_critical_batch_and_that_is_said(tmp_path, words, capsys):
+    run_with_noise(tmp_path / "run", high=NOT_GIVEN)
+    rows = [f"{128 * step},{0.5 + 10 * (128 * step) ** -0.5}" for step in range(1, 400)]
+    (tmp_path / "run" / "losses.csv").write_text("\n".join(["samples,loss", *rows]))
+    asked = ["plan", str(tmp_path / "run"), "--system", "summit", "--nodes", "1", "--json", *words]
+    capsys.readouterr()
+    assert call(asked) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["critical_batch"] is None
+    assert "only known to lie above 1,500, without upper limit from 50 steps" in captured.err
+    assert "The critical batch is not known" in captured.err
+    assert call([*asked, "--critical-batch", "2000"]) == 0
+    assert "only known to lie above" not in capsys.readouterr().err
+
+
 def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys):
     run_with_noise(tmp_path / "run")
     (tmp_path / "run" / "critical_batch.json").write_text('{"value": 9000, "low": 8000, "high": 11000}')
@@ -237,6 +272,19 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
     captured = capsys.readouterr()
     assert json.loads(captured.out)["critical_batch"]["value"] == 9000
     assert "from the probe in" in captured.err
+
+
+def test_ranges_of_90_per_cent_are_planned_with_as_those_of_80(tmp_path):
+    """A probe and a noise scale say 90 %: 1.645 standard deviations, of which 1.282 make 80 %, in logarithms."""
+    probe = tmp_path / "probe.json"
+    probe.write_text('{"value": 1000, "low": 100, "high": 2000}')
+    assert from_probe(probe).ranged == pytest.approx((1000, 1000 * 0.1**0.7791, 1000 * 2**0.7791), rel=1e-3)
+    # no upper limit: five times, as for a noise scale
+    probe.write_text('{"value": 1000, "low": 500, "high": null}')
+    assert from_probe(probe).high == 5000
+    noise = NoiseScale(value=1000, low=100, high=20_000, has_drifted=False, num_samples=50, batch_size=128)
+    assert from_noise_scale(noise).ranged == pytest.approx((1000, 1000 * 0.1**0.7791, 1000 * 20**0.7791), rel=1e-3)
+    assert given("1000:100:2000").ranged == (1000, 100, 2000)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +310,7 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
         (["--target-loss", "0.5", "--samples", "1e6"], "--samples 1000000.0 is for another target"),
         (["--target-loss", "nan", "--losses", "any.csv"], "--target-loss nan is no loss"),
         (["--target-loss", "inf", "--losses", "any.csv"], "--target-loss inf is no loss"),
+        (["--target-loss", "0.5", "--losses", "any.csv", "--curve-batch", "0"], "--curve-batch 0 is no batch"),
         (["--samples", "1e6", "--max-nodes", "0"], "--max-nodes 0 are none"),
         (["--samples", "1e6", "--nodes", "1..8", "--max-nodes", "2"], "--nodes 1..8 and --max-nodes 2 exclude"),
         (["--target-loss", "0.5", "--losses", "any.csv", "--epochs", "90"], "--epochs 90.0 is for another target"),

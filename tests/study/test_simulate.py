@@ -3,6 +3,7 @@
 from dataclasses import replace
 from math import hypot
 
+import numpy as np
 import pytest
 
 from topout.study.curve import curve, interval, node_counts, own_error, warnings
@@ -132,9 +133,30 @@ def test_an_interval_is_as_wide_as_the_ranges_make_it():
 
 def test_no_interval_of_a_prediction_reaches_below_zero():
     parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.01, "communication": 0.99}
-    slow = put(JOB, ("compute", "backward_s"), 1000.0)
-    low, high = interval(Step(parts, 100), JOB, SUMMIT, 1, [(slow, SUMMIT)])
+    # drawn ones of a thousandth of the rate, of which the model is off by a third besides
+    low, high = interval(100.0, np.array([0.001]), own_error(Step(parts, 100)))
     assert low == 0 < high
+
+
+def test_what_slows_one_node_as_it_does_many_leaves_their_efficiency_alone():
+    """Two thirds of a step vary by a tenth, of one node as of 16: rates do, their ratio does not."""
+    wide = Ranged(JOB, {("compute", "backward_s"): (0.9 * JOB.compute.backward_s, 1.1 * JOB.compute.backward_s)})
+    one, many = curve(wide, Ranged(SUMMIT, {}), [1, 16], steps=20)
+    assert one.efficiency_range == (1.0, 1.0)
+    low, high = many.efficiency_range
+    own = hypot(own_error(one.step), own_error(many.step))
+    assert high / many.efficiency - 1 == pytest.approx(own, abs=0.002)
+    assert 1 - low / many.efficiency == pytest.approx(own, abs=0.002)
+    assert curve(Ranged(JOB, {}), Ranged(SUMMIT, {}), [16], steps=20)[0].efficiency_range is None
+
+
+def test_what_slows_many_nodes_alone_makes_their_efficiency_doubtful():
+    job = put(JOB, ("gradients", "overlaps"), False)
+    rate = SUMMIT.between.bytes_per_s
+    point = curve(Ranged(job, {}), Ranged(SUMMIT, {("between", "bytes_per_s"): (rate / 10, rate)}), [16], steps=20)[0]
+    # one node does not use that link
+    assert point.efficiency_range[0] / point.efficiency == pytest.approx(point.low / point.samples_per_s, abs=0.01)
+    assert point.efficiency_range[0] < 0.9 * point.efficiency
 
 
 def test_failures_without_checkpoints_are_said_to_cost_more():

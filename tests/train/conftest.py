@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ABORTED_AT_EXIT = "terminate called without an active exception"
@@ -35,12 +36,6 @@ class Ended:
 
 
 RunRanks = Callable[..., list[Ended]]
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def rank_variables(num_ranks: int, port: int) -> list[dict[str, str]]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.train.conftest import free_port, rank_variables
+from tests.ports import free_port
+from tests.train.conftest import rank_variables
 from topout.api import train
 from topout.train import joining
 from topout.train.joining import BOTH, choose_backend, open_store

@@ -8,6 +8,8 @@ import pytest
 from tests.conftest import REPOSITORY, RunTopout
 from topout.schema.pipeline import bubble_share
 
+pytestmark = pytest.mark.alone
+
 SCRIPTS = REPOSITORY / "tests" / "scripts"
 POINTS = 0.05
 

@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import REPOSITORY, RunTopout
 from tests.truth.throttled import throttled_loopback
 
+pytestmark = pytest.mark.alone
+
 SCRIPT = REPOSITORY / "tests" / "scripts" / "planted.py"
 TOLERANCE = 0.02
 

@@ -26,7 +26,7 @@ class Trained(NamedTuple):
 
 
 def trained_on(phases: Phases) -> Trained:
-    batches = {table.rank: _batches(phases, table) for table in phases.tables}
+    batches = {table.rank: _batches(table, *own) for table, own in zip(phases.tables, phases.own_ns, strict=True)}
     # peers work on the same samples, and in a pipeline not every stage asks for them
     groups = sample_peers(phases.tables)
     num_samples = sum(max(int(np.maximum(batches[rank], 0).sum()) for rank in peers) for peers in groups)
@@ -41,19 +41,20 @@ def trained_on(phases: Phases) -> Trained:
 
 def _most(phases: Phases) -> int:
     """Batches that a step can have added up, by its backwards: of two loaders, a step takes one batch each at once."""
-    end_ns = phases.start_ns + phases.elapsed_ns
     starts_ns = [table.start_ns[table.rows(Kind.BACKWARD)] for table in phases.tables]
-    counts = [int(((own >= phases.start_ns) & (own < end_ns)).sum()) for own in starts_ns]
+    counts = [
+        int(((own >= first_ns) & (own < end_ns)).sum())
+        for own, (first_ns, end_ns) in zip(starts_ns, phases.own_ns, strict=True)
+    ]
     # a step that is compiled whole shows none
     return max(1, round(max(counts) / len(phases.steps))) if max(counts) else _ANY
 
 
-def _batches(phases: Phases, table: RankTable) -> Int64s:
-    """Samples of each batch of the window that was trained on; below 0 where it did not say."""
+def _batches(table: RankTable, first_ns: int, end_ns: int) -> Int64s:
+    """Samples of each batch between these times that was trained on; below 0 where it did not say."""
     rows = table.rows(Kind.INPUT)
     rows = rows[feeds_training(table, rows, table.start_ns[table.rows(Kind.BACKWARD)])]
-    end_ns = phases.start_ns + phases.elapsed_ns
     # a row without samples is the start of an iterator
-    is_batch = (table.end_ns[rows] >= phases.start_ns) & (table.end_ns[rows] < end_ns) & (table.value[rows] != 0)
+    is_batch = (table.end_ns[rows] >= first_ns) & (table.end_ns[rows] < end_ns) & (table.value[rows] != 0)
     num_samples: Int64s = table.value[rows[is_batch]]
     return num_samples

@@ -63,8 +63,7 @@ def measure_counts(tables: Sequence[RankTable], phases: Phases | None) -> tuple[
     totals = _sums(tables)
     if phases is None:
         return tuple(Count(name=name, total=total) for name, total in totals.items())
-    end_ns = phases.start_ns + phases.elapsed_ns
-    inside = _sums(phases.tables, phases.start_ns, end_ns)
+    inside = _sums(phases.tables, phases.own_ns)
     return tuple(
         Count(
             name=name,
@@ -76,18 +75,15 @@ def measure_counts(tables: Sequence[RankTable], phases: Phases | None) -> tuple[
     )
 
 
-def _sums(tables: Sequence[RankTable], start_ns: int | None = None, end_ns: int | None = None) -> dict[str, int]:
-    """Of what was counted from `start_ns` to before `end_ns`; without them, of all."""
+def _sums(tables: Sequence[RankTable], own_ns: Int64s | None = None) -> dict[str, int]:
+    """Of what was counted in each rank's own stretch of time; without, of all."""
     sums: dict[str, int] = {}
-    for table in tables:
+    for number, table in enumerate(tables):
         for name, rows in _rows_by_name(table, Kind.COUNT):
             if name in HELD_BYTES:
                 continue
             # rows are in order of their start
-            first, stop = (
-                otherwise if at_ns is None else int(np.searchsorted(table.start_ns[rows], at_ns))
-                for at_ns, otherwise in ((start_ns, 0), (end_ns, len(rows)))
-            )
+            first, stop = (0, len(rows)) if own_ns is None else np.searchsorted(table.start_ns[rows], own_ns[number])
             sums[name] = sums.get(name, 0) + int(table.value[rows[first:stop]].sum())
     return sums
 

@@ -49,6 +49,8 @@ class Phases:
     """[ranks, steps, PHASES]"""
     segments: list[Segments]
     """Of each rank's whole recording, as its host saw it."""
+    first_ns: Int64s
+    """[ranks]: where each began the first of these steps; all but the last rank did so before the window."""
     tail_ns: Int64s
     """[ranks]: how much of the last step lies after its optimizer step."""
     num_warmup_steps: int
@@ -68,6 +70,11 @@ class Phases:
     @property
     def elapsed_ns(self) -> int:
         return int(self.edges_ns[0, -1] - self.edges_ns[0, 0])
+
+    @property
+    def own_ns(self) -> Int64s:
+        """[ranks, 2]: each rank's own stretch of these steps, which holds all that it did for them and nothing else."""
+        return np.stack([self.first_ns, self.edges_ns[:, -1] - self.tail_ns], axis=1)
 
     @property
     def exposed_ns(self) -> Int64s:
@@ -146,6 +153,7 @@ def find_phases(aligned: Aligned) -> Phases | None:
         steps=steps,
         edges_ns=window,
         phase_ns=phase_ns,
+        first_ns=edges_ns[:, first],
         segments=segments,
         tail_ns=tail_ns,
         num_warmup_steps=num_warmup,

@@ -27,6 +27,7 @@ def large_batch(
     base: tuple[int, float],
     samples: int,
     epochs: float,
+    drop_last: bool = False,
     optimizer: str = "lars",
     rule: str = "sqrt",
     warmup_epochs: float = 0.0,
@@ -35,12 +36,16 @@ def large_batch(
     milestones: tuple[float, ...] = (),
     **options: Any,
 ) -> LargeBatch:
-    """`batch` counts samples of all ranks in one step; `options` (weight_decay, trust, betas) go to the optimizer."""
+    """`batch` counts samples of all ranks in one step; `options` (weight_decay, trust, betas) go to the optimizer.
+
+    `drop_last` is the loader's: whether an epoch leaves out the samples that do not fill a batch.
+    """
     return LargeBatch(
         batch=batch,
         base=base,
         samples=samples,
         epochs=epochs,
+        drop_last=drop_last,
         optimizer_name=optimizer,
         rule=rule,
         warmup_epochs=warmup_epochs,

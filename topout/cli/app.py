@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import reduce
 from inspect import getdoc
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from cyclopts import (
@@ -25,8 +25,10 @@ from cyclopts import (
 )
 
 from topout import __version__
+from topout.cli.run_options import OPTIONS
 from topout.schema.errors import TopoutError
 
+_OF_SCRIPTS = (" run", " submit", " scale")
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -201,12 +203,20 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
             return _unknown_verb("topout data", arguments[1], _names(data))
         return _unknown_verb("topout", arguments[0], verbs)
     verb = "".join(f" {word}" for word in _verb_of(arguments))
+    taken = _script_taken(arguments[1:]) if verb in _OF_SCRIPTS else None
+    if taken is not None and not isinstance(error, CoercionError):
+        option, script = taken
+        return TopoutError(
+            f"{option} has {script} for its value.",
+            why=_meaning(verb, option),
+            do=f"topout{verb} {option} VALUE {script}; topout{verb} --help",
+        )
     if type(error) is MissingArgumentError and error.argument is not None:
         # its sentence goes on where a word looks like the one that is missing
         _, _, suggestion = " ".join(str(error).split()).partition(" requires an argument.")
         name = error.keyword or error.argument.name
         problem = f"topout{verb} needs {name}." if error.keyword is None else f"{name} needs a value."
-        return TopoutError(problem + suggestion, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
+        return TopoutError(problem + suggestion, why=_meaning(verb, error.argument.name), do=f"topout{verb} --help")
     if isinstance(error, EmptyWordError) and error.token is not None and error.argument is not None:
         return _empty_word(verb, error.token.keyword or error.argument.name, error.argument)
     if (
@@ -217,13 +227,23 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
     ):
         name = error.token.keyword or error.argument.name
         problem = f"{name} {error.token.value} is not {_NUMBERS[error.target_type]}."
-        return TopoutError(problem, why=_meaning(verb, error.argument), do=f"topout{verb} --help")
+        return TopoutError(problem, why=_meaning(verb, error.argument.name), do=f"topout{verb} --help")
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         problem = f"{' '.join(error.unused_tokens)!r} is more than topout{verb} takes."
         return TopoutError(problem, why=f"it takes {_taken(verb)}", do=f"leave it out; topout{verb} --help")
     return TopoutError(
         " ".join(str(error).split()), why="these words do not fit the options", do=f"topout{verb} --help"
     )  # fmt: skip
+
+
+def _script_taken(words: list[str]) -> tuple[str, str] | None:
+    """An option before the script that has the script for its value, as in `--profile train.py`."""
+    for option, value in pairwise(words):
+        if option == "--" or (option.endswith(".py") and not option.startswith("-")):
+            return None
+        if option in OPTIONS and value.endswith(".py"):
+            return option, value
+    return None
 
 
 def _taken(verb: str) -> str:
@@ -235,20 +255,20 @@ def _taken(verb: str) -> str:
 def _empty_word(verb: str, name: str, argument: Argument) -> TopoutError:
     return TopoutError(
         f"{name} is empty.",
-        why=_meaning(verb, argument),
+        why=_meaning(verb, argument.name),
         do=f"give it a value{'' if argument.required else ', or leave it out'} (a variable of the shell may be "
         f"unset); topout{verb} --help",
     )
 
 
-def _meaning(verb: str, argument: Argument) -> str:
+def _meaning(verb: str, name: str) -> str:
     """What `topout VERB --help` says of it."""
     # options of `run` may follow `submit`, too
-    verbs = [verb.split(), ["run"]] if verb == " submit" else [verb.split()]
+    verbs = [verb.split(), ["run"]] if verb in _OF_SCRIPTS else [verb.split()]
     commands = [reduce(App.__getitem__, words, app) for words in verbs]
     told = [one for command in commands for one in command.assemble_argument_collection(parse_docstring=True)]
-    found = next((one.parameter.help for one in told if one.name == argument.name), None)
-    return f"{argument.name}: {found.strip()}" if found else "these words do not fit the options"
+    found = next((one.parameter.help for one in told if name in one.names), None)
+    return f"{name}: {found.strip()}" if found else "these words do not fit the options"
 
 
 def _unknown_verb(command: str, word: str, verbs: list[str]) -> TopoutError:

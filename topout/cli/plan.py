@@ -101,7 +101,7 @@ def plan(
     work, said = (
         of_epochs(samples, 1.0 if epochs is None else epochs, critical)
         if target_loss is None
-        else of_target(target_loss, losses or seen.losses, curve_batch or seen.batch, critical)
+        else of_target(target_loss, losses or seen.losses, seen.batch if curve_batch is None else curve_batch, critical)
     )
     meshes = propose_each(described, machine, counts, work)
     found = make_plan(
@@ -116,10 +116,10 @@ def plan(
     )
     found = found if found.mesh else replace(found, mesh=propose(described, machine, max(counts), work))
     _write_mesh(found, mesh)
-    of_mesh = found.mesh.notes if found.mesh else ()
+    said += [*(() if critical else seen.why_no_critical), *found.notes, *(found.mesh.notes if found.mesh else ())]
     options = options_of(seen.run, before, Planned(described, machine), seen.loader_batch, is_mesh=bool(meshes))
     changed += left_to_script(seen.run, before.job, described, options)
-    notes = [*changed, *said, *found.notes, *of_mesh, *warnings(described, machine, counts, can_scale=False)]
+    notes = [*changed, *said, *warnings(described, machine, counts, can_scale=False)]
     title = f"{described.value.title} on {machine.value.title}"
     line = request(found, script_of(seen.run), options, deadline=deadline)
     _tell(found, title, line, critical, notes, json=json)

@@ -1,6 +1,6 @@
 """What `topout plan` trains towards: epochs, or a loss; and what the run folder knows of batches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ from topout.analyze.steps import read_tables
 from topout.schema.errors import TopoutError
 from topout.schema.measures import Measures
 from topout.schema.run_folder import RunFolder, is_file, is_folder, open_run
-from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe
+from topout.study.critical_batch import FILE, CriticalBatch, from_noise_scale, from_probe, said_of_bound
 from topout.study.description import calibration_of
 from topout.study.losses import read_losses
 from topout.study.seen_samples import num_peers
@@ -30,6 +30,8 @@ class Seen:
     batch: int | None = None
     """Of all ranks."""
     critical: CriticalBatch | None = None
+    why_no_critical: Sequence[str] = ()
+    """Where its noise scale was measured all the same."""
     losses: Path | None = None
     loader_batch: int | None = None
     """What one rank's loader hands out at a time, where it is known that `--batch` can set it."""
@@ -54,6 +56,7 @@ def look_into_run(job: str) -> Seen:
         job=str(path),
         batch=batch,
         critical=from_probe(probe) if is_file(probe) else from_noise_scale(noise),
+        why_no_critical=said_of_bound(noise),
         losses=losses if is_file(losses) else None,
         loader_batch=measures.input.batch_size if _takes_batch(run, RunFolder(folder)) else None,
         run=run,
@@ -99,6 +102,10 @@ def of_target(
         )
     if not isfinite(target):
         raise TopoutError(f"--target-loss {target:g} is no loss.", why="It is a finite number.", do="--target-loss 0.6")
+    if batch is not None and batch < 1:
+        raise TopoutError(
+            f"--curve-batch {batch} is no batch.", why="It has one sample or more.", do="--curve-batch 256"
+        )
     found = samples_to(target, read_losses(losses, batch))
     work = to_target(found, batch, _range(critical))
     fewest = work.fewest_steps
@@ -109,7 +116,9 @@ def of_target(
     if not found.is_seen:
         said.append(f"The curve levels off at {found.floor:.4g} ({found.floor_low:.4g} to {found.floor_high:.4g}).")
     if fewest is not None:
-        said.append(f"No batch needs fewer than {work.samples:,.0f} samples, nor fewer than {fewest:,.0f} steps.")
+        said.append(
+            f"No batch needs fewer than {work.fewest_samples:,.0f} samples, nor fewer than {fewest:,.0f} steps."
+        )
     said.extend(found.notes)
     if critical is not None and batch is None:
         said.append("The batch of the curve is not known and taken for small; --curve-batch says it.")

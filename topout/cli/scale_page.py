@@ -1,6 +1,7 @@
 """A scaling study as a page: what bends the curve, the curve, its factors, and where the time of a step goes."""
 
 from collections.abc import Callable, Sequence
+from math import hypot
 
 from topout.report import figures
 from topout.report.axes import Axis, Chart, Line, Stop
@@ -121,7 +122,9 @@ def _sections(found: Scaling, fitted: Ranges, *, is_many: bool) -> list[Section]
              "Samples a second of all ranks, both axes doubling; the band is the 80 % interval over runs. Dashed: "
              "laws fitted to these points, with the range that the points leave them.",
              [_throughput(found, fitted), _points_table(found)]),
-        part("efficiency", "Efficiency", "Throughput of a rank against that at the fewest.", [_efficiency(found)]),
+        part("efficiency", "Efficiency",
+             "Throughput of a rank against that at the fewest; the band is the 80 % interval over the runs of both.",
+             [_efficiency(found)]),
     ]  # fmt: skip
     factors = _factors(found)
     if factors:
@@ -219,9 +222,9 @@ def _points_table(found: Scaling) -> Table:
 
 def _efficiency(found: Scaling) -> Chart:
     x = [point.ranks for point in found.points]
-    reference = found.points[0].samples_per_s / found.points[0].ranks
-    low, high = ([edge / reference / point.ranks for point, edge in zip(found.points, edges, strict=True)]
-                 for edges in ([p.low for p in found.points], [p.high for p in found.points]))  # fmt: skip
+    halves = [_half_width(p, found.points[0]) for p in found.points]
+    low, high = ([max(0.0, p.efficiency * (1 + side * half)) for p, half in zip(found.points, halves, strict=True)]
+                 for side in (-1, 1))  # fmt: skip
     return Chart(
         spoken="Efficiency over ranks: "
         + "; ".join(f"{counted(p.ranks, 'rank')} {p.efficiency:.2f}" for p in found.points),
@@ -236,6 +239,13 @@ def _efficiency(found: Scaling) -> Chart:
         ],
         marks=[(found.knee, "knee")] if found.knee else [],
     )
+
+
+def _half_width(point: ScalingPoint, first: ScalingPoint) -> float:
+    """Of the efficiency's 80 % interval, relative; the runs of both count, and of the first against itself none."""
+    if point is first or point.num_runs < 2 or first.num_runs < 2:
+        return 0.0
+    return hypot(*(one.high / one.samples_per_s - 1 for one in (point, first)))
 
 
 def _factors(found: Scaling) -> list[Content]:

@@ -55,7 +55,8 @@ def simulate_page(found: Simulation) -> StudyPage:
             content=[_throughput(found, points), _table(found, points)],
         ),
         Section(
-            key="efficiency", title="Efficiency", how="predicted", note="Rate of a node against that of one alone.",
+            key="efficiency", title="Efficiency", how="predicted",
+            note="Rate of a node against that of one alone, with an 80 % interval of that ratio.",
             content=[_efficiency(found, points)] if len(points) > 1 else [],
         ),
         Section(
@@ -168,8 +169,7 @@ def _efficiency(found: Simulation, points: Sequence[Point]) -> Chart:
     lines = [Line(name="ideal", x=x, y=[1.0] * len(x), look="ideal")]
     for named, of in (("without the change", found.before), ("predicted", points)):
         if of:
-            low, high = ([p.efficiency * edge / p.samples_per_s for p, edge in zip(of, edges, strict=True)]
-                         for edges in ([p.low for p in of], [p.high for p in of]))  # fmt: skip
+            low, high = zip(*(p.efficiency_range or (p.efficiency, p.efficiency) for p in of), strict=True)
             lines.append(
                 Line(name=named, look="main" if of is points else "before", x=[p.nodes for p in of],
                      y=[p.efficiency for p in of], low=low, high=high, has_dots=True)

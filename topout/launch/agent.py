@@ -31,7 +31,7 @@ from topout.launch.variables import PLACE_VARIABLE, short_name
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
-from topout.schema.run_folder import RUN_JSON, RunFolder
+from topout.schema.run_folder import RUN_JSON, RunFolder, is_led_by
 from topout.schema.spec import RunSpec
 from topout.schema.world import Host, Rank
 
@@ -123,7 +123,7 @@ class Agent:
         try:
             # a scheduler may start tasks somewhere else
             os.chdir(message["cwd"])
-            folder = self._folder(message["run"])
+            folder = self._folder(message["run"], message["launcher"])
             local = LocalRanks(
                 ranks,
                 world,
@@ -157,26 +157,33 @@ class Agent:
         self._messages += fellows.unread
         self._wire.send("finished", has_told=has_told)
 
-    def _folder(self, run: str | None) -> RunFolder | None:
+    def _folder(self, run: str | None, launcher: dict[str, Any]) -> RunFolder | None:
+        """That of the run this launcher leads; a folder of the same name may be another run's."""
         if run is None:
             return None
         folder = RunFolder(run)
-        if os.path.exists(folder.inside(RUN_JSON)):  # noqa: PTH110
+        if is_led_by(folder, launcher):
             return folder
+        import zlib
+
         from topout.launch.temporary_runs import make_private, temporary_runs
 
         # no shared file system: keep this host's files here, and say where
+        has_other = os.path.exists(folder.inside(RUN_JSON))  # noqa: PTH110
+        found = "is another run's folder there" if has_other else "is not there"
         root = temporary_runs()
-        own = RunFolder(f"{root}/{folder.path.name}")
+        # the same for all launchers of the job on this host
+        mark = zlib.crc32(repr((run, launcher)).encode())
+        own = RunFolder(f"{root}/{folder.path.name}-{mark:08x}")
         try:
             make_private(root)
             os.makedirs(own.inside("logs"), exist_ok=True)  # noqa: PTH103
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
-            self._wire.send("note", text=f"{run} is not there, and nothing is kept of its ranks: {why}")
+            self._wire.send("note", text=f"{run} {found}, and nothing is kept of its ranks: {why}")
             return None
         host = self._member.host.name
-        self._wire.send("note", text=f"{run} is not there; the files of its ranks are in {host}:{own.text}")
+        self._wire.send("note", text=f"{run} {found}; the files of its ranks are in {host}:{own.text}")
         return own
 
 

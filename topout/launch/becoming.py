@@ -39,7 +39,20 @@ def fork_rank(
     prepare: Callable[[], None],
 ) -> int:
     """The process number of the new rank; in the child it raises."""
-    pid = os.fork()
+    # here, since not every command starts ranks
+    import signal
+
+    from topout.record.preemption import WARNINGS
+
+    # so that the launcher does not take its own handlers, as the child has them at first, for the script's
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, WARNINGS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            for number in WARNINGS:
+                signal.signal(number, signal.SIG_IGN)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if pid:
         return pid
     try:

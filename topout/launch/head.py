@@ -22,6 +22,7 @@ from topout.launch.roster import Roster
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import encoded
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.launcher_process import describe_launcher
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
 from topout.schema.world import World
@@ -104,7 +105,7 @@ class Head:
     def start(self, roster: Roster, world: World, spec: RunSpec, **more: Any) -> None:
         """`more` is what else a launcher needs to know, as `agent` reads it."""
         self._forget_last_round()
-        shared = encoded(world=outline(world), spec=to_plain(spec), **more)
+        shared = encoded(world=outline(world), spec=to_plain(spec), launcher=describe_launcher(), **more)
         taking_part = self._taking_part(roster)
         deadline = time.monotonic() + _REPLY_S
         for first in range(0, len(taking_part), _STARTED_AT_ONCE):

@@ -28,9 +28,9 @@ from topout.schema.world import Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from topout.launch.fellows import Fellows
     from topout.launch.observation import Observation
     from topout.launch.stopping import Stopping
-    from topout.launch.supervise import Fellows
     from topout.record.sampler import Sampler
 
 _FDS_PER_RANK = 9

@@ -89,17 +89,24 @@ class RankProcess:
         self.signals_sent.add(number)
         if self.told_at_ns is None:
             self.told_at_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if number == signal.SIGKILL:
-                os.killpg(self.pid, number)
-            else:
+        if number == signal.SIGKILL:
+            self._send_to_all(number)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
     def pass_on(self, number: int) -> None:
         """Sends what the terminal asked of the whole job (stop, continue) without counting it as an order to end."""
         if self.is_alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            self._send_to_all(number)
+
+    def _send_to_all(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.killpg(self.pid, number)
+            except ProcessLookupError:
+                # a child that was forked this moment leads no group yet
+                os.kill(self.pid, number)
 
     def warn(self, number: int) -> None:
         """For a script that handles the scheduler's warning itself: passed on once it does."""
@@ -210,10 +217,14 @@ def _open_pidfd(pid: int) -> int | None:
 
 def _prepare_child(rank: Rank) -> Callable[[], None]:
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    launcher = os.getpid()
 
     def prepare() -> None:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != launcher:
+                # it has died before that
+                os.kill(os.getpid(), signal.SIGKILL)
         if rank.cores:
             # before Python starts, so that every thread and loader worker is born bound
             with contextlib.suppress(OSError):

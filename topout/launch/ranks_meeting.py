@@ -17,7 +17,7 @@ from topout.launch.detect import check_world, detect_allocation
 from topout.launch.leading import find_lead, head_addresses, own_address
 from topout.launch.ports import reusable
 from topout.launch.rendezvous import INTERFACE_VARIABLE, connect, job_ports, job_token, listen
-from topout.launch.wire import HANDSHAKE_S, NotOursError, Wire
+from topout.launch.wire import NotOursError, Wire
 from topout.schema.light_dataclass import dataclass
 
 START_TIMEOUT_S = 60.0
@@ -54,6 +54,7 @@ def meet_as_task(timeout_s: float = START_TIMEOUT_S) -> RanksMeeting | None:
     wire = connect(addresses, ports, token, timeout_s=timeout_s, to_wait=to_wait)
     try:
         told = wire.next_message(time.monotonic() + timeout_s)
+        wire.send("met")
         return _meeting(task, str(told["address"]), int(told["port"]), None)
     finally:
         wire.close()
@@ -74,7 +75,7 @@ def _lead(allocation: Allocation, task: Task, address: str, ports: list[int], to
 
 
 def _tell(door: socket.socket, token: str, address: str, port: int, num_others: int) -> None:
-    """Until every other task has been told; whoever says nothing holds up nobody."""
+    """Until every other task has read it; whoever says nothing holds up nobody."""
     told = threading.Semaphore(0)
     is_done = threading.Event()
     allow_open_files(num_others)
@@ -87,13 +88,15 @@ def _tell(door: socket.socket, token: str, address: str, port: int, num_others: 
             wire.close()
             return
         wire.send("meet", address=address, port=port)
-        told.release()
-        # the other end closes once it has read; a reset would take the message away
-        end_s = time.monotonic() + HANDSHAKE_S
-        while wire.is_open and time.monotonic() < end_s:
+        # who has given up by now comes again, and is to be counted once; and a reset would take the message away
+        has_read = False
+        end_s = time.monotonic() + START_TIMEOUT_S
+        while wire.is_open and not has_read and time.monotonic() < end_s:
             wire.wait(0.1)
-            wire.receive()
+            has_read = any(message.get("kind") == "met" for message in wire.receive())
         wire.close()
+        if has_read:
+            told.release()
 
     def accept() -> None:
         while not is_done.is_set():

@@ -44,6 +44,8 @@ class RunRecord:
         self.content: dict[str, Any] = {
             "version": RUN_VERSION,
             "topout_version": __version__,
+            # near the beginning, where `is_led_by` looks for it
+            "launcher": describe_launcher(),
             "command": list(command),
             "spec": _spec_values(spec),
             "origins": spec.origins,
@@ -56,7 +58,6 @@ class RunRecord:
             "versions": {},
             "job": os.environ.get("TOPOUT_JOB"),
             "mark": os.environ.get(MARK_VARIABLE),
-            "launcher": describe_launcher(),
             "git_commit": None,
             "restart": restart,
             "notes": [],

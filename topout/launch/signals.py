@@ -47,6 +47,9 @@ class LauncherSignals:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 self._previous[number] = signal.signal(number, self._note)
+            if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+                # inherited: the kernel would reap ranks, and nobody could tell how they ended
+                self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(

@@ -27,6 +27,8 @@ class Told:
         self.failed_at_ns: int | None = None
         self.must_end_at: float | None = None
         self.may_write_until = 0.0
+        self.give_up_at: float | None = None
+        """Set with the kill that is sent to it."""
         self.written_bytes: int | None = None
         """When its writing was last looked at."""
 
@@ -43,6 +45,14 @@ class Told:
             return False
         self.must_end_at = now + limits.exit_s
         return True
+
+    def put_off(self, seconds: float) -> None:
+        """It was stopped for so long, or the launcher was."""
+        self.may_write_until += seconds
+        if self.must_end_at is not None:
+            self.must_end_at += seconds
+        if self.give_up_at is not None:
+            self.give_up_at += seconds
 
 
 class StatusPipe:

@@ -124,10 +124,13 @@ class StopAgreement:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal, so that passing it on would not end the process."""
+    """Whether a process has a handler of its own for a signal, so that passing it on would not end the process.
+
+    Not while it blocks the signal: a rank that was forked this moment still has its launcher's handlers.
+    """
     try:
-        text = read_text(f"/proc/{pid}/status")
-        caught = next(line for line in text.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
-    except (OSError, StopIteration, ValueError, IndexError):
+        lines = read_text(f"/proc/{pid}/status").splitlines()
+        masks = {line[:6]: int(line[7:], 16) for line in lines if line.startswith(("SigCgt:", "SigBlk:"))}
+        return bool((masks["SigCgt"] & ~masks["SigBlk"]) >> (number - 1) & 1)
+    except (OSError, KeyError, ValueError):
         return False

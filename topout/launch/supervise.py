@@ -14,15 +14,7 @@ from collections.abc import Callable, Sequence
 
 from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
-from topout.launch.outcome import (
-    AFTER_A_FAILURE,
-    AT_ONCE,
-    Cause,
-    Limits,
-    Orders,
-    Outcome,
-    after_signal,
-)  # fmt: skip
+from topout.launch.outcome import AFTER_A_FAILURE, AT_ONCE, Cause, Limits, Orders, Outcome, after_signal
 from topout.launch.rank_process import RankProcess
 from topout.launch.signals import LauncherSignals
 from topout.launch.status_pipe import StatusPipe, Told
@@ -32,36 +24,16 @@ from topout.schema.light_dataclass import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Fellows(Protocol):
-        """The launchers of the job's other hosts, as the supervisor of one host needs them."""
-
-        @property
-        def is_busy(self) -> bool:
-            """Ranks elsewhere have not ended yet, and this launcher waits for them."""
-
-        def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None: ...
-
-        def rank_ended(self, end: RankEnd) -> None: ...
-
-        def warned(self, number: int) -> None: ...
-
-        def job_ends(self, cause: Cause, orders: Orders, number: int | None, rank: int | None) -> None: ...
-
-        def hurry(self) -> None: ...
-
-        def paused(self, is_paused: bool) -> None: ...
-
-        def tick(self, now: float) -> None: ...
-
-        def ends(self) -> Sequence[RankEnd]:
-            """Of ranks elsewhere."""
+    from topout.launch.fellows import Fellows
 
 
 _LOOK_S = 1.0
 _FIRST_LOOK_S = 0.2
 """Until then ranks have their host's cores for themselves; on a small one the launcher would be in their way."""
+_OVERSLEPT_S = 2.0
+"""Who wakes later than that was stopped, and most likely all ranks with it."""
 _ONE_REQUEST_S = 1.0
 _WRITES_WITHIN_S = 2.0
 """Of the moment at which it must end, a rank that still writes; before, the recorder does."""
@@ -104,7 +76,7 @@ class Supervisor:
         self._stopped_rank: int | None = None
         self._is_paused = False
         self._orders: list[tuple[float, int]] = []
-        self._give_up_at: float | None = None
+        self._paused_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._statuses = {rank: StatusPipe(process.status_fd) for rank, process in self._processes.items()}
 
@@ -150,6 +122,7 @@ class Supervisor:
     def end_job(self, cause: Cause, orders: Orders, *, number: int | None = None, rank: int | None = None) -> None:
         """The first cause counts; whatever follows from it is no news."""
         self._is_unwanted |= cause is Cause.INTERRUPTED
+        self._go_on()
         if self._cause is not Cause.ALL_DONE:
             return
         self._cause, self._signal = cause, number
@@ -162,11 +135,15 @@ class Supervisor:
         """Asked twice to end: no more patience. Whether that is news."""
         is_news, self._is_hurried = not self._is_hurried, True
         if is_news:
+            self._go_on()
             self._give_orders(AT_ONCE)
         return is_news
 
     def pause(self, is_paused: bool) -> None:
-        self._is_paused = is_paused
+        now = time.monotonic()
+        if self._is_paused and not is_paused:
+            self._put_off(now - self._paused_at)
+        self._is_paused, self._paused_at = is_paused, now
         for process in self._alive():
             process.pass_on(signal.SIGSTOP if is_paused else signal.SIGCONT)
 
@@ -213,7 +190,12 @@ class Supervisor:
         return [process for process in self._processes.values() if process.is_alive]
 
     def _wait(self, seconds: float) -> None:
-        for key, _ in self._selector.select(seconds):
+        began = time.monotonic()
+        ready = self._selector.select(seconds)
+        overslept_s = time.monotonic() - began - seconds
+        if overslept_s > _OVERSLEPT_S and not self._is_paused:
+            self._put_off(overslept_s)
+        for key, _ in ready:
             key.data()
         for rank, process in self._processes.items():
             # without pidfds (old kernels) ends are looked for a few times a second
@@ -222,6 +204,8 @@ class Supervisor:
 
     def _seconds_to_wait(self) -> float:
         longest = 0.1 if any(process.pidfd is None for process in self._alive()) else 1.0
+        if self._is_paused:
+            return longest
         deadlines = [told.must_end_at for told in self._told.values() if told.must_end_at is not None]
         deadlines += [at for at, _ in self._orders]
         return max(0.0, min([longest, *(at - time.monotonic() for at in deadlines)]))
@@ -266,7 +250,8 @@ class Supervisor:
     def _give_orders(self, orders: Orders) -> None:
         now = time.monotonic()
         self._orders = [(now + after_s, number) for after_s, number in orders]
-        self._give_up_at = now + orders[-1][0] + self._limits.kill_s
+        for told in self._told.values():
+            told.give_up_at = now + orders[-1][0] + self._limits.kill_s
 
     def _obey(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -308,7 +293,20 @@ class Supervisor:
         if self._fellows is not None:
             self._fellows.paused(False)
 
+    def _go_on(self) -> None:
+        """A job that is to end is paused no more; whoever leads it may be stopped, or gone."""
+        if self._is_paused:
+            self.pause(False)
+
+    def _put_off(self, seconds: float) -> None:
+        """Who was stopped for so long could do nothing, and that counts against nobody."""
+        self._orders = [(at + seconds, number) for at, number in self._orders]
+        for told in self._told.values():
+            told.put_off(seconds)
+
     def _enforce(self, now: float) -> None:
+        if self._is_paused:
+            return
         while self._orders and self._orders[0][0] <= now:
             _, number = self._orders.pop(0)
             for process in self._alive():
@@ -316,10 +314,17 @@ class Supervisor:
         for rank, told in self._told.items():
             if told.must_end_at is not None and told.must_end_at - now <= _WRITES_WITHIN_S:
                 self._enforce_end(rank, told, now)
-        if self._give_up_at is not None and now >= self._give_up_at:
-            for process in self._alive():
-                self.say(f"topout: rank {process.rank.rank} (pid {process.pid}) does not end; the kernel holds it.")
-                process.give_up()
+            if told.give_up_at is not None and told.give_up_at <= now and self._processes[rank].is_alive:
+                self._give_up(rank)
+
+    def _give_up(self, rank: int) -> None:
+        process = self._processes[rank]
+        self.say(f"topout: rank {rank} (pid {process.pid}) does not end; the kernel holds it.")
+        if process.pidfd is not None:
+            # it may end after all, which would be news twice
+            self._selector.unregister(process.pidfd)
+        process.give_up()
+        self._after_end(rank)
 
     def _limits_after_failure(self) -> Limits:
         # late: a launcher that starts ranks need not wait for it
@@ -341,6 +346,7 @@ class Supervisor:
             self.note(f"rank {rank}: still wrote after its script's end, and was waited for")
             return
         told.must_end_at = None
+        told.give_up_at = told.give_up_at or now + self._limits.kill_s
         self.note(f"rank {rank}: was still there {self._limits.exit_s:g} s after its script's end and was ended")
         process.tell(signal.SIGKILL)
 

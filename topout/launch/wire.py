@@ -10,6 +10,7 @@ import contextlib
 import json
 import select
 import socket
+import threading
 import time
 
 from topout import __version__
@@ -42,6 +43,8 @@ class Wire:
         """Added to this host's monotonic clock gives the other's; known to the side that connected."""
         self._partial = bytearray()
         self._unsent = bytearray()
+        self._sending = threading.Lock()
+        """The sampler's thread has notes while the supervisor reports."""
         self._ready: list[dict[str, Any]] = []
         self._nonce = ""
         self._longest_bytes = _LONGEST_UNPROVED_BYTES
@@ -70,18 +73,20 @@ class Wire:
         """`shared`: more of the content, from `encoded`."""
         if self.is_open:
             line = json.dumps({"kind": kind, **content}).encode()
-            self._unsent += line[:-1] + b", " + shared + b"}" if shared else line
-            self._unsent += b"\n"
+            with self._sending:
+                self._unsent += line[:-1] + b", " + shared + b"}" if shared else line
+                self._unsent += b"\n"
             self.flush()
 
     def flush(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self._socket.send(self._unsent)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self.is_open = False
+        with self._sending:
+            try:
+                while self._unsent:
+                    del self._unsent[: self._socket.send(self._unsent)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self.is_open = False
 
     def receive(self) -> list[dict[str, Any]]:
         """Every whole message that has arrived."""

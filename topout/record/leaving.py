@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _COMPUTING_LIMIT_S = 60.0
 """For who computes, and writes nothing: it may be on the way to writing, or turn in a circle."""
 _WRITING_LIMIT_S = 1800.0
+_RECORDER_LIMIT_S = 300.0
+"""For what the recorder itself writes at the end: a profile may be some gigabytes."""
 _BUSY_SHARE = 0.1
 """Of a core; who uses less waits for something."""
 _HARD_SHARE = 0.25
@@ -48,6 +50,8 @@ _AWAKE_SHARE = 0.02
 _JUDGED_OVER_S = 2.0
 _LOOK_S = 0.5
 _PAUSE_S = 0.05
+_OVERSLEPT_S = 1.0
+"""Who wakes later than that was stopped, or kept from running by what holds Python's lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,13 @@ class Patience:
     def stir(self, now_s: float) -> None:
         """Something gets on that is looked at elsewhere; the limit stays."""
         self._wrote_s = self._moved_s = now_s
+
+    def put_off(self, now_s: float, seconds: float) -> None:
+        """It was stopped for so long."""
+        self._begun_s += seconds
+        # another thread may have been first to see it get on, or have given it time
+        self._wrote_s = max(self._wrote_s, min(now_s, self._wrote_s + seconds))
+        self._moved_s = max(self._moved_s, min(now_s, self._moved_s + seconds))
 
     def leave_out(self) -> None:
         """What is done until the next look does not count."""
@@ -191,6 +202,27 @@ class Leaving:
         """From now on the process is ended once it has been quiet for long enough."""
         threading.Thread(target=self._end_when_quiet, name="topout-leaving", daemon=True).start()
 
+    def give_time(self, call: Callable[[], None]) -> None:
+        """For what the recorder does last, and cannot be looked at: torch may let no other thread run meanwhile."""
+        until_s = time.monotonic() + min(_RECORDER_LIMIT_S, self._patience.limit_s)
+        is_done = threading.Event()
+
+        def stay() -> None:
+            while not is_done.wait(_LOOK_S) and time.monotonic() < until_s:
+                self._stay(until_s)
+                if self._recorder is not None:
+                    self._recorder.page.stir(now_ns())
+
+        self._stay(until_s)
+        staying = threading.Thread(target=stay, daemon=True)
+        staying.start()
+        try:
+            call()
+        finally:
+            is_done.set()
+            staying.join()
+            self._stay(time.monotonic())
+
     def hand_over(self) -> None:
         """The recorder is done; from now on all is the script's: its exit handlers, and what it forgot."""
         self._is_on_its_own = True
@@ -228,6 +260,12 @@ class Leaving:
             if left_s <= 0:
                 break
             time.sleep(min(_LOOK_S, left_s))
+            overslept_s = time.monotonic() - now_s - _LOOK_S
+            if overslept_s > _OVERSLEPT_S:
+                # a scheduler that suspends jobs, or Ctrl-Z
+                self._patience.put_off(time.monotonic(), overslept_s)
+                at_least_until_s += overslept_s
+                self._status.send("working")
             if self._is_on_its_own:
                 self._look()
         if self._patience.is_spent(time.monotonic()):

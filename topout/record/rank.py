@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
         leaving.watch()
     if recorder is not None:
         try:
-            recorder.finish(code)
+            recorder.finish(code, leaving.give_time if leaving is not None else None)
         except Exception as error:
             status.send("note", text=f"the recording's end was lost: {error}")
     if code == 0:

@@ -42,6 +42,8 @@ class Recorder:
     count_flops_at = 1
     """The step in which a backward's operations are counted: the second one usually, in which lazily built layers
     exist, and which is warm-up still."""
+    set_batch: SetBatch | None = None
+    """The batch of `--batch`, and which loaders took it."""
     _steps_by_hand = False
     exit_code = 0
     """Of the script, once it is over."""
@@ -59,6 +61,8 @@ class Recorder:
         self.at_pulse: list[Callable[[], None]] = []
         """Called about once a second, at the end of a step."""
         self.at_finish: list[Callable[[], None]] = []
+        self.at_last: list[Callable[[], None]] = []
+        """Called when all else is in the file: for what may take long, and may be cut off."""
         self.mark: Callable[[str], None] | None = None
         """Hears which phase ends now: the device clock, when there is a GPU."""
         self.num_optimizer_steps = 0
@@ -74,8 +78,6 @@ class Recorder:
         """The model was last put into evaluation mode; set by the mode tap."""
         self.groups: GroupProgress | None = None
         """How far this rank is in its process groups; set by the tap of collectives."""
-        self.set_batch: SetBatch | None = None
-        """The batch of `--batch`, and which loaders took it."""
         self.communicating: set[int] = set()
         """Threads inside a collective, or a wait for one, that has a row of its own: what it is made of needs none."""
         self.main_thread = threading.get_ident()
@@ -207,8 +209,11 @@ class Recorder:
 
         self.feeding = SimpleNamespace(_topout_facts=getattr(self.feeding, "_topout_facts", {}))
 
-    def finish(self, exit_code: int = 0) -> None:
-        """The script is over: the last rows, facts and counts leave for the file."""
+    def finish(self, exit_code: int = 0, give_time: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """The script is over: the last rows, facts and counts leave for the file.
+
+        `give_time` calls what it is given, and keeps whoever ends quiet ranks from coming meanwhile.
+        """
         self.exit_code = exit_code
         if self._lookout is not None:
             self._lookout.stop()
@@ -218,9 +223,16 @@ class Recorder:
         self._count_files()
         self._clock_pairs.append(clock_pair())
         self.fact(clock_pairs=self._clock_pairs, peak_resident_bytes=_peak_resident_bytes(), ended=True)
+        if self.at_last:
+            self._flush()
+            give_time(self._finish_last) if give_time is not None else self._finish_last()
         writer = self._writer
         if writer is not None:
             writer.close()
+
+    def _finish_last(self) -> None:
+        while self.at_last:
+            self.guard(self.at_last.pop(0))
 
     def guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """Runs something that must not fail into training; a failure becomes a note."""

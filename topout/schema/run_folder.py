@@ -40,6 +40,7 @@ LOST = "lost"
 """Status of a run whose launcher was killed, or could not write how the run ended; never written, see `open_run`."""
 TO_READ_NEWER = "install the topout that wrote it, or a newer one: pip install . in its folder"
 """What to do with a file whose format is newer than this topout."""
+_OPENING_BYTES = 4096
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 
 
@@ -151,6 +152,23 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
+
+
+def is_led_by(folder: RunFolder, launcher: dict[str, Any]) -> bool:
+    """Whether run.json names this launcher; by its path alone a folder may be that of another run on another host.
+
+    Looks at the opening only: a thousand hosts ask at once, and all ranks stand further below.
+    """
+    named = json.dumps({"launcher": launcher}, indent=1)[2:-2].encode()
+    for _ in range(3):
+        try:
+            with open(folder.inside(RUN_JSON), "rb", buffering=0) as file:
+                return named in file.read(_OPENING_BYTES)
+        except OSError as error:
+            # written anew meanwhile, on another host
+            if error.errno != errno.ESTALE:
+                return False
+    return False
 
 
 def is_folder(path: str | Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from topout.schema.errors import TopoutError
 from topout.schema.measures import NoiseScale
+from topout.study.description import NARROWED
 
 GUESSED = 1.5
 """A figure without a range is taken to be good within this factor."""
@@ -66,20 +67,41 @@ def from_probe(path: Path) -> CriticalBatch:
             why=f"The sizes that were tried do not bend: it lies between {low} and {high}.",
             do="probe with larger or smaller batches, or give --critical-batch yourself",
         )
-    high = value * NOISE_HIGH if high is None or high == inf else high
-    if not all(isinstance(one, int | float) for one in (value, low, high)) or not 0 < low <= value <= high:
+    numbers = [value, low, value if high is None else high]
+    if not all(isinstance(one, int | float) for one in numbers) or not 0 < low <= value <= numbers[2]:
         raise TopoutError(f"{path} holds no probe.", why=f"value, low and high are {value}, {low}, {high}.", do=do)
-    return CriticalBatch(value=float(value), low=float(low), high=float(high), origin=f"the probe in {path}")
+    return CriticalBatch(
+        value=float(value),
+        low=_of_eighty(low, value),
+        high=value * NOISE_HIGH if high is None or high == inf else _of_eighty(high, value),
+        origin=f"the probe in {path}",
+    )
 
 
 def from_noise_scale(noise: NoiseScale | None) -> CriticalBatch | None:
-    """None where the run has none, or only a bound."""
-    if noise is None or not noise.value or noise.value <= 0:
+    """None where the run has none, or only a bound: `said_of_bound`."""
+    if noise is None or not noise.value or noise.value <= 0 or noise.high is None:
         return None
     drifted = ", which moved threefold within its last window" if noise.has_drifted else ""
     return CriticalBatch(
         value=noise.value,
-        low=min(noise.low, noise.value / NOISE_LOW) or noise.value / NOISE_HIGH,
-        high=max(noise.high or 0.0, noise.value * NOISE_HIGH),
+        low=min(_of_eighty(noise.low, noise.value), noise.value / NOISE_LOW) or noise.value / NOISE_HIGH,
+        high=max(_of_eighty(noise.high, noise.value), noise.value * NOISE_HIGH),
         origin=f"the run's noise scale{drifted}; a probe is surer (topout.probe_batch)",
     )
+
+
+def said_of_bound(noise: NoiseScale | None) -> list[str]:
+    """Why a noise scale was measured and is not planned with."""
+    if noise is None or noise.high is not None:
+        return []
+    return [
+        f"The run's noise scale is only known to lie above {noise.low:,.0f}, without upper limit from "
+        f"{noise.num_samples} steps, so it is not taken for the critical batch. A longer run with a larger window= "
+        "(docs/noise-scale.md) may limit it."
+    ]
+
+
+def _of_eighty(edge: float, value: float) -> float:
+    """Where an 80 % range ends, of one of 90 %, as a probe and a noise scale have it; both are wide, so by factors."""
+    return float(value * (edge / value) ** NARROWED)

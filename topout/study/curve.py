@@ -2,13 +2,15 @@
 
 The interval comes of the ranges in the descriptions: many descriptions that they allow are drawn, and the step of each
 is computed in closed form; what the model itself is known to be off by comes on top. Numbers without a range add
-nothing to it; a description without any range has no interval, and it says so.
+nothing to it; a description without any range has no interval, and it says so. An efficiency is a ratio of two rates:
+what makes both slower cancels, so its interval comes of the ratio under each description drawn.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topout.schema.errors import TopoutError
 from topout.schema.hardware import find_row
@@ -38,6 +40,8 @@ class Point:
     high: float
     efficiency: float
     """Against one node."""
+    efficiency_range: tuple[float, float] | None = None
+    """80 %; None: not known."""
 
 
 def curve(
@@ -50,13 +54,18 @@ def curve(
     slow: Slow | None = None,
 ) -> list[Point]:
     check_nodes(nodes, system.value)
-    one = simulate(job.value, system.value, 1, steps=steps, seed=seed).step.samples_per_s
+    one = simulate(job.value, system.value, 1, steps=steps, seed=seed).step
     random = np.random.default_rng(seed)
     drawn = [(job.draw(random), system.draw(random)) for _ in range(DRAWS)] if job.ranges or system.ranges else []
+    alone = _drawn_rates(job.value, system.value, 1, drawn)
     points = []
     for count in nodes:
         step = simulate(job.value, system.value, count, steps=steps, seed=seed, slow=slow).step
-        low, high = interval(step, job.value, system.value, count, drawn)
+        rates = _drawn_rates(job.value, system.value, count, drawn)
+        low, high = interval(step.samples_per_s, rates, own_error(step))
+        efficiency = step.samples_per_s / count / one.samples_per_s
+        # nothing says that the model errs alike for one node and for several; one against itself is exact
+        own = float(np.hypot(own_error(step), own_error(one))) if count > 1 else 0.0
         points.append(
             Point(
                 nodes=count,
@@ -65,27 +74,26 @@ def curve(
                 samples_per_s=step.samples_per_s,
                 low=low,
                 high=high,
-                efficiency=step.samples_per_s / count / one,
+                efficiency=efficiency,
+                efficiency_range=interval(efficiency, rates / alone, own) if drawn else None,
             )
         )
     return points
 
 
-def interval(
-    step: Step, job: Job, system: System, nodes: int, drawn: Sequence[tuple[Job, System]]
-) -> tuple[float, float]:
-    """Around what was simulated: how far the drawn ones lie from the expected one."""
-    if not drawn:
-        return step.samples_per_s, step.samples_per_s
+def _drawn_rates(job: Job, system: System, nodes: int, drawn: Sequence[tuple[Job, System]]) -> NDArray[np.float64]:
+    """Of each drawn one, as many times the expected rate."""
     expected = expected_step(job, system, nodes).samples_per_s
-    rates = [expected_step(one, other, nodes).samples_per_s / expected for one, other in drawn]
-    below, above = 1 - float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.9)) - 1
-    own = own_error(step)
-    return (
-        # both together can exceed 1, and no rate is negative
-        step.samples_per_s * max(0.0, 1 - float(np.hypot(below, own))),
-        step.samples_per_s * (1 + float(np.hypot(above, own))),
-    )
+    return np.array([expected_step(one, other, nodes).samples_per_s / expected for one, other in drawn])
+
+
+def interval(value: float, drawn: NDArray[np.float64], own: float) -> tuple[float, float]:
+    """An 80 % interval: how far the drawn ones lie from 1, and what the model itself is off by."""
+    if not len(drawn):
+        return value, value
+    below, above = 1 - float(np.quantile(drawn, 0.1)), float(np.quantile(drawn, 0.9)) - 1
+    # both together can exceed 1, and no rate is negative
+    return value * max(0.0, 1 - float(np.hypot(below, own))), value * (1 + float(np.hypot(above, own)))
 
 
 def own_error(step: Step) -> float:

@@ -28,6 +28,8 @@ CALIBRATION = "calibration.json"
 """The file in a run folder that describes its job and its machine."""
 NORMAL_TENTH = 1.2815515655446004
 """So many standard deviations above the mean lies the upper tenth of a normal distribution."""
+NARROWED = NORMAL_TENTH / 1.6448536269514722
+"""As far from its value as an edge of a 90 % range of a normal distribution lies that of an 80 % one."""
 _WORDS = {"negotiation": ("none", "coordinator", "bitvector"), "source": ("none", "shared", "local", "cached")}
 _AT_LEAST_ONE = ("nodes", "ranks_per_node", "tensors", "groups", "samples", "batches", "prefetch")
 _ABOVE_ZERO = ("latency_s", "forward_s", "backward_s", "links", "sharpness")

@@ -1,11 +1,13 @@
 """Bytes of a rank and seconds of a step on a mesh dp x fsdp x tp x pp, in closed form.
 
-    state        (parameters + gradients + optimizer) / (tp pp fsdp), and what fsdp has gathered
+    state        (parameters + gradients + optimizer) / (tp pp fsdp), and what fsdp has gathered; gradients that
+                 microbatches add up are whole until the last one: / (tp pp)
     activations  those of a microbatch / tp; a 1f1b pipeline holds p microbatches of a p-th each
     compute      that of a row's samples / (tp pp), times 1 + (p - 1) / m for the bubble of m microbatches
     tp           four all-reduces of a boundary a block and microbatch, inside a node, not hidden
     pp           a boundary there and back for each of m + p - 1 slots, not hidden
-    fsdp         parameters gathered twice (once in a pipeline), gradients scattered once; hidden but for one block
+    fsdp         parameters gathered twice a microbatch (once in a pipeline), gradients scattered once, by the last
+                 microbatch; hidden but for one block
     dp           an all-reduce of a rank's gradients; hidden behind backward, in a pipeline not
 
 A ring over n ranks: (n - 1) latency + (n - 1)/n S / bandwidth one way. In pieces n times
@@ -79,7 +81,9 @@ def bytes_per_rank(mesh: Mesh, memory: Memory) -> float:
     activations = memory.activation_bytes * mesh.row_samples / mesh.microbatches / mesh.tp
     if mesh.pp > 1:
         activations *= min(mesh.pp, mesh.microbatches) / mesh.pp
-    return (parameters + gradients + optimizer) / mesh.fsdp + gathered + activations
+    if mesh.pp == mesh.microbatches == 1:
+        gradients /= mesh.fsdp  # else they are added up whole, and scattered with the last microbatch
+    return (parameters + optimizer) / mesh.fsdp + gradients + gathered + activations
 
 
 def mesh_step(mesh: Mesh, job: Job, system: System, nodes: int) -> MeshStep:
@@ -152,11 +156,14 @@ def _sharding_s(mesh: Mesh, job: Job, system: System, busy_s: float) -> tuple[fl
     link = _link(system, mesh.fsdp, mesh.tp)
     memory, cut = job.memory, mesh.tp * mesh.pp
     units = max(1, memory.blocks // mesh.pp)
-    gathers, scatters = (1, 1) if mesh.pp > 1 else (2 * mesh.microbatches, mesh.microbatches)
-    size = gathers * memory.parameter_bytes + scatters * _gradient_bytes(memory)
-    messages = (gathers + scatters) * units * (mesh.fsdp - 1)
-    whole = messages * link.latency_s + (mesh.fsdp - 1) / mesh.fsdp * size / cut / link.bytes_per_s
-    return whole, max(whole / units, whole - busy_s)
+    passes, gathers = (1, 1) if mesh.pp > 1 else (mesh.microbatches, 2)
+    gather_s, scatter_s = (units * (mesh.fsdp - 1) * link.latency_s
+                           + (mesh.fsdp - 1) / mesh.fsdp * size / cut / link.bytes_per_s
+                           for size in (memory.parameter_bytes, _gradient_bytes(memory)))  # fmt: skip
+    whole = passes * gathers * gather_s + scatter_s
+    # each microbatch hides its own gathers, and the last one alone has gradients to scatter
+    over_s = gathers * gather_s - busy_s / passes
+    return whole, max(whole / units, (passes - 1) * max(0.0, over_s) + max(0.0, over_s + scatter_s))
 
 
 def _replicas_s(mesh: Mesh, job: Job, system: System, forward_s: float, backward_s: float) -> tuple[float, float]:

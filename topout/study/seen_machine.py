@@ -5,15 +5,13 @@ from typing import Any
 
 from topout.host.file_systems import is_network
 from topout.schema.measures import Measures
-
-_BENT = 1 / 3
-"""Further than this from its samples the doctor's line is not believed; it says the same of itself."""
+from topout.study.doctor_links import doctor_links
 
 
 def seen_machine(measures: Measures, doctor: Mapping[str, Any] | None, notes: list[str]) -> dict[str, Any]:
     """Without the links that the doctor did not measure; the run itself may say them."""
     environment = measures.environment
-    links = {} if doctor is None else _links(doctor)
+    links = {} if doctor is None else doctor_links(doctor, notes)
     ranks_per_node = max(1, environment.num_ranks // max(1, environment.num_hosts))
     inside, between = links.get("within a host"), links.get("between hosts")
     if between is None and environment.num_hosts == 1:
@@ -46,33 +44,6 @@ def data_place(doctor: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Where the training data lies, if the doctor was told (`topout doctor --data`) and could read it."""
     places = [place for host in doctor.get("hosts", ()) for place in host.get("places", ())]
     return next((place for place in places if place.get("purpose") == "data" and place.get("read_bytes_per_s")), None)
-
-
-def _links(doctor: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of the all-reduces: what their line through two points says of a single link. A GPU's own library comes last."""
-    found: dict[str, dict[str, Any]] = {}
-    for link in doctor.get("links", ()):
-        if link.get("operation") != "all-reduce" or not link.get("beta_bytes_per_s"):
-            continue
-        num = max(2, int(link["num_ranks"]))
-        moved, messages = 2 * (num - 1) / num, 2 * (num - 1)
-        found[link["link_class"]] = {
-            "latency_s": max(link["alpha_s"] / messages, 1e-9),
-            "bytes_per_s": {name: moved * rate for name, rate in _bandwidth(link).items()},
-            "message_cpu_s": (link.get("cpu_alpha_s") or 0.0) / messages,
-            "byte_cpu_s": (link.get("cpu_s_per_byte") or 0.0) / moved,
-        }
-    return found
-
-
-def _bandwidth(link: Mapping[str, Any]) -> dict[str, float]:
-    """Of the line, if it fits; a link that is shaped or buffered is no line, and gradients are large messages."""
-    value = low = high = float(link["beta_bytes_per_s"])
-    if link.get("beta_interval_bytes_per_s"):
-        low, high = link["beta_interval_bytes_per_s"]
-    if link.get("worst_error_share", 0.0) > _BENT:
-        value = float(link["largest_bytes_per_s"])
-    return {"value": value, "low": min(low, value), "high": max(high, value)}
 
 
 def _cores(doctor: Mapping[str, Any]) -> int:

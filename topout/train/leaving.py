@@ -4,6 +4,7 @@ Not for `topout run`'s own ranks alone: they leave after the script as well; lea
 """
 
 import atexit
+import os
 import sys
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ import torch.distributed as dist
 
 from topout.host.settling import settle
 from topout.record import before_leaving
+
+_finishing: list[Callable[[], None]] = []
 
 
 def leave_at_exit() -> None:
@@ -22,11 +25,14 @@ def leave_at_exit() -> None:
 def finish_at_exit(call: Callable[[], None]) -> None:
     """Before the group is left, whoever started this rank; a second time is to find nothing to do."""
     forget(call)
+    _finishing.append(call)
     atexit.register(call)
     before_leaving.register(call)
 
 
 def forget(call: Callable[[], None]) -> None:
+    if call in _finishing:
+        _finishing.remove(call)
     atexit.unregister(call)
     before_leaving.unregister(call)
 
@@ -40,3 +46,13 @@ def _leave() -> None:
     if not has_failed() and dist.is_initialized():
         dist.destroy_process_group()
     settle()
+
+
+def _forget_all() -> None:
+    # a child that the script forks is no rank: the group and what is being written are its parent's
+    atexit.unregister(_leave)
+    while _finishing:
+        forget(_finishing[-1])
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -6,10 +6,12 @@ Steps that take other numbers of samples are no equal amount of work: there the 
 same ratio times samples of A / samples of B.
 
 The interval comes from a circular block bootstrap over steps: neighbouring steps resemble each other (a checkpoint, a
-noisy neighbour), so whole stretches of them are drawn, not single ones. It covers the noise between the steps of these
+noisy neighbour), so whole stretches of them are drawn, not single ones. What stretches miss makes it wider: likeness
+across their ends, and that few of them do not tell the noise well. It covers the noise between the steps of these
 two runs; not that of another day or another machine. For that, compare several runs.
 
-Reference: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data, 1992.
+References: D. N. Politis, J. P. Romano, A circular block-resampling procedure for stationary data, 1992;
+N. M. Kiefer, T. J. Vogelsang, A new asymptotic theory for heteroskedasticity-autocorrelation robust tests, 2005.
 """
 
 from dataclasses import dataclass
@@ -122,8 +124,10 @@ def compare_steps(
     random = np.random.default_rng(seed)
     a_means = _resampled_means(a_step_ns, a_phase_ns, random, num_resamples)
     b_means = _resampled_means(b_step_ns, b_phase_ns, random, num_resamples)
+    differences = b_means - a_means
     a_step, b_step = float(a_step_ns.mean()), float(b_step_ns.mean())
-    ratio = _estimate(b_step / a_step, b_means[:, 0] / a_means[:, 0])
+    low, high = _ends(differences[:, 0])
+    ratio = Estimate(value=b_step / a_step, low=float(np.exp(low)), high=float(np.exp(high)))
     sample_ratio = _per_sample(ratio, samples) if samples and not is_equal_work(samples) else None
     a_phase, b_phase = a_phase_ns.mean(axis=0), b_phase_ns.mean(axis=0)
     return Comparison(
@@ -143,7 +147,7 @@ def compare_steps(
                 phase=phase,
                 a_ns=float(a_phase[i]),
                 b_ns=float(b_phase[i]),
-                difference_ns=_estimate(float(b_phase[i] - a_phase[i]), b_means[:, i + 1] - a_means[:, i + 1]),
+                difference_ns=_estimate(float(b_phase[i] - a_phase[i]), differences[:, i + 1]),
             )
             for i, phase in enumerate(phases)
         ),
@@ -188,7 +192,7 @@ def _reach(steps: Steps, longest: int) -> int:
 def _resampled_means(
     step_ns: Steps, phase_ns: StepPhases, random: np.random.Generator, num_resamples: int
 ) -> StepPhases:
-    """[resamples, 1 + phases]: means of step time and phases, drawn from the same blocks."""
+    """[resamples, 1 + phases]: logarithms of mean step times, and means of phases, drawn from the same blocks."""
     columns = np.column_stack([step_ns, phase_ns]).astype(np.float64)
     num_steps, length = len(columns), block_length(step_ns)
     num_blocks = num_steps // length
@@ -199,13 +203,49 @@ def _resampled_means(
     means: StepPhases = np.empty((num_resamples, columns.shape[1]))
     for column in range(columns.shape[1]):
         means[:, column] = block_sums[starts, column].sum(axis=1) / (num_blocks * length)
-    return means
+    centre = columns.mean(axis=0)
+    # a logarithm cannot be widened to a time below 0
+    means[:, 0], centre[0] = np.log(means[:, 0]), np.log(centre[0])
+    widened: StepPhases = centre + _widening(columns, length, random, num_resamples) * (means - centre)
+    return widened
+
+
+def _widening(columns: StepPhases, length: int, random: np.random.Generator, num_resamples: int) -> StepPhases:
+    """[resamples, columns]: times which a mean may lie further off than blocks of that length say.
+
+    Blocks see a share of the variance of the mean: that of neighbours within them, for steps of an AR(1) process, and
+    about the mean of these steps instead of the true one. It is known as well as that of so many independent values,
+    which makes a t distribution of a normal one; overlapping blocks count for half as many again.
+    """
+    num_steps = len(columns)
+    likeness = _likeness(columns)
+    within = 1 - 2 * likeness * (1 - likeness**length) / (length * (1 - likeness**2))
+    seen = within * (1 - length / num_steps)
+    num_independent = num_steps * (1 - likeness) / (1 + likeness)
+    freedom = np.clip(num_independent, 2, 1.5 * num_steps / length)
+    spread = random.chisquare(freedom, size=(num_resamples, len(freedom))) / freedom
+    return np.asarray(1 / np.sqrt(seen * spread))
+
+
+def _likeness(columns: StepPhases) -> Steps:
+    """[columns]: the correlation of neighbouring steps, from 0 to almost 1."""
+    num_steps = len(columns)
+    centred = columns - columns.mean(axis=0)
+    variance = np.maximum((centred**2).sum(axis=0), np.finfo(np.float64).tiny)
+    correlation = (centred[1:] * centred[:-1]).sum(axis=0) / variance
+    # the mean goes with few steps, so that they look less alike than they are: M. G. Kendall, 1954
+    return np.asarray(np.clip((num_steps * correlation + 1) / (num_steps - 3), 0, 1 - 1 / num_steps))
 
 
 def _estimate(value: float, resampled: Steps) -> Estimate:
+    low, high = _ends(resampled)
+    return Estimate(value=value, low=low, high=high)
+
+
+def _ends(resampled: Steps) -> tuple[float, float]:
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.percentile(resampled, [tail, 100 - tail])
-    return Estimate(value=value, low=float(low), high=float(high))
+    return float(low), float(high)
 
 
 def _per_sample(ratio: Estimate, samples: tuple[float, float]) -> Estimate:

@@ -73,9 +73,11 @@ def _samples(phases: Phases) -> float | None:
 
 def _own_samples(phases: Phases, ranks: list[int]) -> float | None:
     """Of a step on these ranks, which work on the same ones; 0 where others load for them, None where not known."""
-    tables = [table for table in phases.tables if table.rank in ranks]
+    own = [number for number, table in enumerate(phases.tables) if table.rank in ranks]
+    tables = [phases.tables[number] for number in own]
+    edges_ns, first_ns, tail_ns = phases.edges_ns[own], phases.first_ns[own], phases.tail_ns[own]
     # each by itself: where one rank loads for all, the mean over ranks is nobody's batch
-    trained = trained_on(replace(phases, tables=tables))
+    trained = trained_on(replace(phases, tables=tables, edges_ns=edges_ns, first_ns=first_ns, tail_ns=tail_ns))
     if trained.batches_per_step is None:
         return 0.0
     sizes = {size for table in tables if isinstance(size := table.facts.get("batch_size"), int)}

@@ -90,6 +90,7 @@ def campaign(tmp_path, num_kills, seed):
     return found
 
 
+@pytest.mark.alone
 def test_twenty_kills_leave_whole_copies_and_another_goes_on(tmp_path):
     campaign(tmp_path, 20, seed=4)
 
@@ -117,6 +118,7 @@ def test_a_rank_that_waits_takes_over_when_the_one_that_stages_is_killed(tmp_pat
         assert pack.staging()["holder_pid"] != rank.pid
 
 
+@pytest.mark.alone
 def test_a_reader_never_sees_a_torn_sample_while_the_arena_is_rewritten(tmp_path):
     """One process stages and evicts as fast as it can; this one reads all the time."""
     source = make_pack(tmp_path / "slow", NUM_SAMPLES)

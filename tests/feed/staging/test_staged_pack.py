@@ -1,10 +1,12 @@
 """A staged pack gives what the pack gives, from near where it can, from afar where it must."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,6 +85,72 @@ def test_a_folder_of_which_one_lock_cannot_be_taken_is_left_without_any(source, 
         pack.staging_folder.remove_abandoned(1 << 60)
     assert (other / "in-use").exists()
     assert is_free(other / "in-use")
+
+
+def test_a_folder_that_another_process_deletes_just_now_is_no_obstacle(source, near, monkeypatch):
+    gone, abandoned, is_dir = near / "gone", near / "abandoned", Path.is_dir
+    for folder in (gone, abandoned / "readers"):
+        folder.mkdir(parents=True)
+
+    def looked_at_before(path):
+        found = is_dir(path)
+        if found and path == gone:
+            gone.rmdir()
+        return found
+
+    with open_staged(source, root=near) as pack:
+        monkeypatch.setattr(Path, "is_dir", looked_at_before)
+        pack.staging_folder.remove_abandoned(1 << 60)
+    assert not gone.exists()
+    assert not abandoned.exists()
+
+
+def test_who_opens_a_pack_while_its_folder_is_deleted_makes_it_anew(source, near, tmp_path, monkeypatch):
+    other = make_pack(tmp_path / "other", num_samples=10)
+    open_staged(other, root=near).close()
+    opened, delete = [], shutil.rmtree
+
+    def opened_meanwhile(folder, **options):
+        monkeypatch.setattr(shutil, "rmtree", delete)
+        # whichever file goes first
+        (folder / "in-use").unlink()
+        opened.append(open_staged(other, root=near))
+        delete(folder, **options)
+
+    with open_staged(source, root=near) as pack:
+        monkeypatch.setattr(shutil, "rmtree", opened_meanwhile)
+        pack.staging_folder.remove_abandoned(1 << 60)
+    (reopened,) = opened
+    assert (reopened.staging_folder.path / "in-use").exists()
+    reopened.close()
+
+
+def test_what_a_killed_process_did_not_finish_deleting_goes(source, near):
+    (near / ".deleting-1").mkdir(parents=True)
+    (near / ".deleting-1" / "arena.bin").write_bytes(bytes(10))
+    with open_staged(source, root=near) as pack:
+        pack.staging_folder.remove_abandoned(1 << 60)
+    assert not (near / ".deleting-1").exists()
+
+
+def test_a_lock_of_a_folder_that_was_made_anew_meanwhile_does_not_count(source, near, tmp_path, monkeypatch):
+    """Two processes look for room: the second has opened the lock when the first deletes the folder."""
+    other = make_pack(tmp_path / "other", num_samples=10)
+    open_staged(other, root=near).close()
+    opened, lock = [], fcntl.flock
+
+    def deleted_and_opened_anew_before(fd, how):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        pack.staging_folder.remove_abandoned(1 << 60)
+        opened.append(open_staged(other, root=near))
+        lock(fd, how)
+
+    with open_staged(source, root=near) as pack:
+        monkeypatch.setattr(fcntl, "flock", deleted_and_opened_anew_before)
+        pack.staging_folder.remove_abandoned(1 << 60)
+    (reopened,) = opened
+    assert (reopened.staging_folder.path / "in-use").exists()
+    reopened.close()
 
 
 def test_a_pack_that_cannot_be_opened_is_not_in_use(source, near):

@@ -182,6 +182,7 @@ def test_whoever_has_no_home_has_no_memory(monkeypatch):
         memory.keep(Grouping(name="fine", limits=(4, 6)), 0.1)
 
 
+@pytest.mark.alone
 def test_sums_host_by_host_are_tried_where_hosts_have_several_ranks(run_ranks, own_cache):
     hosts = """
 import os, socket

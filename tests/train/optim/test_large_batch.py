@@ -49,7 +49,36 @@ def test_one_statement_makes_optimizer_and_schedule():
         schedule.step()
     # 5 steps an epoch: 7 of warm-up in 25
     assert rates == pytest.approx([0.8 * share for share in [1 / 7, 2 / 7, 3 / 7, 4 / 7, 5 / 7, 6 / 7, 1, 1]])
-    assert "rate 0.8 (sqrt rule from 0.1 at 64), 7 steps of warm-up in 25" in str(plan)
+    assert "rate 0.8 (sqrt rule from 0.1 at 64), 7 steps of warm-up in 25 (5 an epoch), cosine" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "steps", "said"),
+    [
+        (False, 12, "1 steps of warm-up in 12 (4 an epoch, the last of 10 samples)"),
+        (True, 9, "1 steps of warm-up in 9 (3 an epoch, 10 samples left out)"),
+    ],
+)
+def test_the_last_step_of_the_loader_is_the_last_of_the_schedule(drop_last, steps, said):
+    loader = torch.utils.data.DataLoader(range(100), batch_size=30, drop_last=drop_last)
+    plan = large_batch(batch=30, base=(30, 0.1), samples=100, epochs=3, warmup_epochs=0.4, drop_last=drop_last)
+    optimizer = plan.optimizer(torch.nn.Linear(2, 2).parameters())
+    schedule = plan.schedule(optimizer)
+    rates = []
+    for _ in range(3):
+        for _ in loader:
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+    assert len(rates) == steps
+    assert min(rates) > 0
+    assert optimizer.param_groups[0]["lr"] == 0
+    assert said in str(plan)
+
+
+def test_milestones_are_epochs_of_the_loader():
+    plan = large_batch(**{**STATED, "samples": 20_481, "warmup_epochs": 0}, decay="step", milestones=(2, 4))
+    assert (plan.course.steps, plan.course.milestones) == (30, (12, 24))
 
 
 STEPS = 'base_rate = 0.1\nsamples = 20480\nepochs = 5\ndecay = "step"\n'
@@ -59,10 +88,10 @@ def test_a_toml_table_says_the_same(tmp_path):
     file = tmp_path / "train.toml"
     file.write_text(
         '[mesh]\ndp = 4\n[batch]\noptimizer = "lamb"\nbatch = 4096\nrule = "linear"\nbase_batch = 64\nbase_rate = 0.1\n'
-        'samples = 20480\nepochs = 5\nwarmup_epochs = 1.5\ndecay = "poly"\nweight_decay = 0.01\n'
+        'samples = 20481\nepochs = 5\ndrop_last = true\nwarmup_epochs = 1.5\ndecay = "poly"\nweight_decay = 0.01\n'
     )
     assert large_batch_from(file) == large_batch(
-        **STATED, optimizer="lamb", rule="linear", decay="poly", weight_decay=0.01
+        **{**STATED, "samples": 20481}, drop_last=True, optimizer="lamb", rule="linear", decay="poly", weight_decay=0.01
     )
     file.write_text("[batch]\nbatch = 64\nbase_bach = 64\n")
     with pytest.raises(TopoutError, match=r"train.toml:3: unknown key 'base_bach'") as refused:

@@ -59,6 +59,7 @@ def recorded(run_topout, tmp_path, known):
     return record
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 def test_waiting_for_gradients_is_communication_and_not_the_scripts_own_code(recorded, way) -> None:
     _, measures = recorded(way)

@@ -17,6 +17,7 @@ import mmap
 import os
 import shutil
 import stat
+import time
 import weakref
 from contextlib import ExitStack, suppress
 from enum import IntEnum
@@ -26,6 +27,7 @@ from topout.schema.errors import ExitCode, TopoutError
 
 ROOT_VARIABLE = "TOPOUT_STAGE"
 _PAGE_BYTES = 4096
+_DELETING = ".deleting-"
 _held: "weakref.WeakSet[HeldLock]" = weakref.WeakSet()
 
 
@@ -160,9 +162,12 @@ class StagingFolder:
     def remove_abandoned(self, needed_bytes: int) -> None:
         """Deletes what was staged of other packs by processes that are gone, oldest first, until there is room."""
         others = [path for path in self.root.iterdir() if path.is_dir() and path != self.path]
-        for other in sorted(others, key=lambda path: path.stat().st_mtime):
+        for other in sorted(others, key=_time_ns):
             if self.free_bytes() >= needed_bytes:
                 return
+            if other.name.startswith(_DELETING):
+                shutil.rmtree(other, ignore_errors=True)
+                continue
             with suppress(OSError), ExitStack() as locks:
                 if any(is_held(reader) for reader in (other / "readers").iterdir()):
                     continue
@@ -172,8 +177,19 @@ class StagingFolder:
                     if lock is None:
                         break
                     locks.callback(lock.release)
+                    if not lock.is_of(other / name):
+                        break
                 else:
-                    shutil.rmtree(other, ignore_errors=True)
+                    # by another name first: whoever opens the pack meanwhile makes a folder of its own
+                    aside = other.rename(other.with_name(f"{_DELETING}{time.time_ns()}"))
+                    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _time_ns(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:  # another process has deleted it
+        return 0
 
 
 def is_held(path: Path) -> bool:

@@ -82,7 +82,9 @@ class _Window:
         num_steps = self._recorder.num_steps
         if 0 < num_steps <= self._first and self._recorder.backwards is None and self._recorder.exit_code == 0:
             self._recorder.note(f"--profile {self._first}-{self._last}: the run had {num_steps} steps only")
-        self.close()
+        if self._profiler is not None:
+            # as long as writing it
+            self._recorder.at_last.append(self.close)
 
     def close(self) -> None:
         if self._profiler is None:
@@ -91,7 +93,7 @@ class _Window:
         profiler.stop()
         self._finished = profiler
         self._recorder.fact(profiled_steps=[self._first, self._last])
-        self._recorder.at_finish.append(self._export)
+        self._recorder.at_last.append(self._export)
 
     def _export(self) -> None:
         """At the end of the run: writing a trace takes seconds, which no step should carry."""

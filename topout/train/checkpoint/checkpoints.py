@@ -3,6 +3,7 @@
 import secrets
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ from topout.train.checkpoint import random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
 from topout.train.checkpoint.entries import Entry, bare, entries_of
+from topout.train.checkpoint.files import is_seen
 from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
 from topout.train.checkpoint.restoring import RANDOM, Skipped
@@ -28,6 +30,10 @@ from topout.train.checkpoint.writing import Snapshot, Writing
 from topout.train.leaving import finish_at_exit, forget
 from topout.train.place import Place
 from topout.train.wrapped import weak
+
+_UNSEEN_LIMIT_S = 40.0
+"""NFS may take a name for absent for 30 s after it has come."""
+_UNSEEN_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +107,6 @@ class Checkpoints:
         self._damaged: list[int] = []
         self._is_begun = False
         self._last_taken: int | None = None
-        finish_at_exit(self._finish)
 
     def __enter__(self) -> Self:
         return self
@@ -113,8 +118,7 @@ class Checkpoints:
 
     def restore(self) -> Restored | None:
         """Loads the newest good checkpoint and says so; None where there is none yet."""
-        found = restoring.find(self._store, self._agreement)
-        notes = restoring.load(found, self._held(), self._agreement) if found is not None else []
+        found, notes = restoring.restore(self._store, self._held, self._agreement)
         # not where it raised: what lies there is then another training's still
         self._is_begun = True
         if found is None:
@@ -204,6 +208,7 @@ class Checkpoints:
             layout=layout, image=self._staging.image, folder=self._store.writing(self.num_steps, self._token),
         )  # fmt: skip
         self._writing = Writing(snapshot, self._store, self._writers, self._retire)
+        finish_at_exit(self._finish)
         self._last_taken, self._num_uncounted = self.num_steps, 0
         self._pace.begin(self.num_steps)
 
@@ -256,7 +261,7 @@ class Checkpoints:
     def _settle(self) -> None:
         """Waits for the checkpoint in flight, if any, and says once what went wrong with it."""
         writing = self._writing
-        if writing is None:
+        if writing is None or not writing.is_of_this_process:
             return
         failure, step = writing.wait(), writing.step
         # a rank that failed leaves while one thread still waits, and waits again in another
@@ -292,8 +297,15 @@ class Checkpoints:
             ) from error
 
     def _check_folder_is_shared(self, place: Place) -> None:
-        error = None
-        if not self._probe().exists():
+        error, give_up_s = None, time.monotonic() + _UNSEEN_LIMIT_S
+        while True:
+            is_unseen = not is_seen(self._probe())
+            # in turns: ranks that waited for one that still looks would seem to hang
+            is_any_unseen, is_over = self._agreement.most(is_unseen, time.monotonic() > give_up_s)
+            if is_over or not is_any_unseen:
+                break
+            time.sleep(_UNSEEN_PAUSE_S)
+        if is_unseen:
             error = TopoutError(
                 f"Rank {place.rank} does not see the folder {self._store.folder} of rank 0.",
                 why="A checkpoint is one folder that all ranks write to; this one is local to a node.",

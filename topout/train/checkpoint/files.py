@@ -72,6 +72,26 @@ def checksum(path: Path) -> Written:
     return Written(num_bytes, value)
 
 
+def is_seen(path: Path) -> bool:
+    """Whether it is there; where it is not, as the server has it now, since NFS keeps in mind which names were not."""
+    if _is_there(path):
+        return True
+    for folder in path.parents:
+        with suppress(OSError):
+            # a folder's names are asked for anew when it is opened
+            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+            break
+    return _is_there(path)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
 def _opened(path: Path, *, is_direct: bool) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     direct = getattr(os, "O_DIRECT", 0) if is_direct else 0

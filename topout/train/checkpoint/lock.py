@@ -7,6 +7,7 @@ asks there is taken to be alone.
 import errno
 import fcntl
 import os
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _ATTEMPTS = 10
 """After which a file system is believed to number its files anew each time they are looked at."""
+_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
 
 
 class Lock:
@@ -40,6 +42,7 @@ class Lock:
                 return error.errno not in _HELD
             if self._is_at_its_path(fd) or not attempts_left:
                 self._fd = fd
+                _held.add(self)
                 break
             # whoever held it has removed it meanwhile
             os.close(fd)
@@ -50,10 +53,15 @@ class Lock:
             return
         self._remove()
         with suppress(OSError):
-            # closing alone would leave it with workers that were forked meanwhile
+            # closing alone would leave it with a child that is forked just now
             fcntl.flock(self._fd, fcntl.LOCK_UN)
-        os.close(self._fd)
-        self._fd = None
+        self.leave_to_parent()
+
+    def leave_to_parent(self) -> None:
+        """Closes it and nothing else: a lock belongs to all that have it from one `open`."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
 
     def _remove(self) -> None:
         with suppress(OSError):
@@ -64,3 +72,12 @@ class Lock:
             return os.path.samestat(self._path.stat(), os.fstat(fd))
         except OSError:
             return False
+
+
+def _leave_to_parent() -> None:
+    # a child must not give it up, nor keep it when the rank is killed
+    for lock in list(_held):
+        lock.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

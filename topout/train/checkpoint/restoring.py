@@ -1,11 +1,11 @@
 """The newest good checkpoint back into a training: found, verified by all ranks together, loaded by each.
 
 One that is torn or was changed is passed over, and said; one that does not fit this training is an error, since an
-older one would not fit either.
+older one would not fit either. One that a living training deletes meanwhile, as it has newer ones, is neither.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from topout.train.checkpoint.captured import Source
 from topout.train.checkpoint.entries import Entry
 from topout.train.checkpoint.manifest import Damaged, Manifest
 from topout.train.checkpoint.reader import load_into
-from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.store import Gone, Seen, Store, read_one
 from topout.train.checkpoint.tree import decoded
 from topout.train.wrapped import MORE
 
@@ -39,6 +39,17 @@ class Found:
     folder: Path
     manifest: Manifest
     skipped: tuple[Skipped, ...]
+    seen: Seen
+
+
+def restore(store: Store, held: Callable[[], Sequence[Entry]], agreement: Agreement) -> tuple[Found | None, list[str]]:
+    """Into what is `held`: the newest good one, and what a person should know."""
+
+    def read() -> tuple[Found | None, list[str]]:
+        found = find(store, agreement)
+        return found, [] if found is None else load(found, held(), agreement)
+
+    return read_one(store.folder, read)
 
 
 def find(store: Store, agreement: Agreement) -> Found | None:
@@ -46,9 +57,11 @@ def find(store: Store, agreement: Agreement) -> Found | None:
     skipped: list[Skipped] = []
     for step in reversed(saved_steps(store, agreement)):
         folder = store.path(step)
+        seen = Seen(folder)
         manifest, problem = _looked_at(folder, agreement)
         if problem is None and manifest is not None:
-            return Found(folder=folder, manifest=manifest, skipped=tuple(skipped))
+            return Found(folder=folder, manifest=manifest, skipped=tuple(skipped), seen=seen)
+        _raise_if_gone(folder, seen, agreement)
         skipped.append(Skipped(step, str(problem)))
     if not skipped:
         return None
@@ -91,6 +104,11 @@ def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str
     return manifest, found[0] if found else None
 
 
+def _raise_if_gone(folder: Path, seen: Seen, agreement: Agreement) -> None:
+    if any(agreement.shared(seen.has_gone())):
+        raise Gone(folder.name)
+
+
 def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[str]:
     """Returns what a person should know; raises on all ranks what is wrong on any."""
     place, manifest = agreement.place, found.manifest
@@ -109,14 +127,14 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
             entry.ask(trees[entry.name], source)
     except Exception as raised:  # whatever it is, the other ranks must not wait
         error = _as_error(raised, "The checkpoint does not fit this training.")
-    agreement.raise_if_any(error)
+    _raise_if_any(error, found, agreement)
     try:
         load_into(source.targets, found.folder, manifest)
         for entry in entries:
             entry.load()
     except Exception as raised:
         error = _as_error(raised, f"The checkpoint of step {manifest.step} cannot be loaded.")
-    agreement.raise_if_any(error)
+    _raise_if_any(error, found, agreement)
     unused = [name for name in trees if name != RANDOM and name not in {entry.name for entry in entries}]
     notes = [f"the checkpoint's {name} is not used: state has none" for name in unused]
     notes += [f"the checkpoint knows no {name}, which begins anew" for name in begun]
@@ -129,6 +147,12 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
             "drawn anew from the seed, and what ranks had of their own is rank 0's"
         )
     return notes
+
+
+def _raise_if_any(error: TopoutError | None, found: Found, agreement: Agreement) -> None:
+    if any(agreement.shared(error is not None)):
+        _raise_if_gone(found.folder, found.seen, agreement)
+    agreement.raise_if_any(error)
 
 
 def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> list[str]:

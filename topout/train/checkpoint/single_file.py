@@ -20,7 +20,7 @@ from topout.train.checkpoint import manifest as manifests
 from topout.train.checkpoint.files import flush_folder
 from topout.train.checkpoint.manifest import Damaged, Manifest, TensorEntry
 from topout.train.checkpoint.reader import file_image, stored_tensor
-from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.store import Gone, Seen, Store, read_one
 from topout.train.checkpoint.tree import DTYPES, KIND
 
 _NAMES = {
@@ -32,7 +32,21 @@ _NAMES = {
 
 def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model") -> Path:
     """Writes the newest good checkpoint of a folder, or the one given; returns which it was."""
-    folder, manifest = _found(Path(source))
+    return read_one(Path(source), lambda: _converted(Path(source), Path(out), entry))
+
+
+def _converted(source: Path, out: Path, entry: str) -> Path:
+    folder, manifest, seen = _found(source)
+    try:
+        _convert(folder, manifest, out, entry)
+    except Exception as error:
+        if seen.has_gone():
+            raise Gone(folder.name) from error
+        raise
+    return folder
+
+
+def _convert(folder: Path, manifest: Manifest, out: Path, entry: str) -> None:
     trees = json.loads((folder / manifests.tree_name(0)).read_bytes())
     if entry not in trees:
         raise TopoutError(
@@ -43,8 +57,7 @@ def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model")
         raise TopoutError(
             f"{entry!r} holds no tensors by name.", why="There would be nothing in the file.", do='entry="model"'
         )
-    _write(Path(out), {name: manifest.tensors[key] for name, key in stored.items()}, folder)
-    return folder
+    _write(out, {name: manifest.tensors[key] for name, key in stored.items()}, folder)
 
 
 def _stored(tree: Any, entry: str) -> dict[str, str]:
@@ -60,18 +73,21 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, dict) and leaf.get(KIND) == "tensor"
 
 
-def _found(source: Path) -> tuple[Path, Manifest]:
+def _found(source: Path) -> tuple[Path, Manifest, Seen]:
     store = Store(source)
     candidates = [store.path(step) for step in reversed(store.steps())] or [source]
     wrong = []
     for folder in candidates:
+        seen = Seen(folder)
         try:
             manifest = manifests.read(folder)
             problems = manifests.verify(folder, manifest, slice(None))
         except Damaged as error:
             problems = [str(error)]
         if not problems:
-            return folder, manifest
+            return folder, manifest, seen
+        if seen.has_gone() and folder != source:
+            raise Gone(folder.name)
         wrong.append(f"{folder.name}: {problems[0]}")
     raise TopoutError(
         f"There is no good checkpoint in {source}.", why="; ".join(wrong), do="pass the folder given to Checkpoints"

@@ -13,9 +13,12 @@ import errno
 import re
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint.files import flush_folder
 from topout.train.checkpoint.lock import Lock
 
@@ -24,6 +27,38 @@ WRITING, DELETING, DAMAGED, REPLACED = ".writing-", ".deleting-", "damaged-", ".
 LOCK = ".lock"
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _ATTEMPTS = 5
+Result = TypeVar("Result")
+
+
+class Gone(Exception):  # noqa: N818  (as the message says it)
+    """A checkpoint that another training has deleted or replaced while it was read; others are there to be found."""
+
+
+class Seen:
+    """A checkpoint's folder as it was at first sight."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._time_ns = folder, _time_ns(folder)
+
+    def has_gone(self) -> bool:
+        """Deleted, or another is in its place."""
+        now_ns = _time_ns(self._folder)
+        return now_ns is None or now_ns != self._time_ns
+
+
+def read_one(folder: Path, read: Callable[[], Result]) -> Result:
+    """What `read` returns, which chooses anew each time that one has gone."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return read()
+        except Gone as gone:
+            last = gone
+    raise TopoutError(
+        f"{last} went from {folder} while it was read, and so did {_ATTEMPTS - 1} before it.",
+        why="Another training saves there, and deletes old ones sooner than one of them can be read.",
+        do="let it keep more of them (keep=), or copy one to a folder of its own",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 class Store:
@@ -129,3 +164,11 @@ class Store:
         if target.exists():
             target = path.with_name(f"{target.name}-{time.time_ns()}")
         path.rename(target)
+
+
+def _time_ns(folder: Path) -> int | None:
+    """When its last file came. Not its inode: some file systems number folders anew each time they are looked at."""
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return None

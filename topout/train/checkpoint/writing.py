@@ -44,12 +44,18 @@ class Writing:
         self.step = snapshot.step
         self._snapshot, self._store, self._agreement, self._retire = snapshot, store, agreement, retire
         self._error: str | None = "it was interrupted"
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="topout-checkpoint", daemon=True)
         self._thread.start()
 
     @property
     def is_done(self) -> bool:
         return not self._thread.is_alive()
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Not in a child that the script has forked, where its thread is not."""
+        return self._pid == os.getpid()
 
     def wait(self) -> str | None:
         self._thread.join()

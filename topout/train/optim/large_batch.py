@@ -24,7 +24,8 @@ OPTIMIZERS: Mapping[str, Any] = {"lars": LARS, "lamb": LAMB, "sgd": torch.optim.
 _NUMBER: tuple[Kind, ...] = (int, float)
 _KEYS: dict[str, tuple[Kind, ...]] = {
     "optimizer": (str,), "batch": (int,), "rule": (str,), "base_batch": (int,), "base_rate": _NUMBER,
-    "samples": (int,), "epochs": _NUMBER, "warmup_epochs": _NUMBER, "decay": (str,), "power": _NUMBER,
+    "samples": (int,), "epochs": _NUMBER, "drop_last": (bool,), "warmup_epochs": _NUMBER, "decay": (str,),
+    "power": _NUMBER,
 }  # fmt: skip
 _OPTIONS: dict[str, tuple[Kind, ...]] = {
     "weight_decay": _NUMBER, "momentum": _NUMBER, "trust": _NUMBER, "eps": _NUMBER, "momentum_form": (str,),
@@ -39,6 +40,8 @@ class LargeBatch:
     base: tuple[int, float]
     samples: int
     epochs: float
+    drop_last: bool = False
+    """As the loader's: samples that do not fill a batch are left out; else they are a step of their own."""
     optimizer_name: str = "lars"
     rule: str = "sqrt"
     warmup_epochs: float = 0.0
@@ -64,14 +67,14 @@ class LargeBatch:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches; samples that do not fill one are left out, as `drop_last` does."""
+        """As many as the loader makes: the schedule ends at rate 0, and steps beyond it would learn nothing."""
         if self.samples < self.batch:
             raise TopoutError(
                 f"A batch of {self.batch} is larger than the data set of {self.samples} samples.",
-                why="No step could be taken in an epoch.",
+                why="The rate is that of a whole batch, and there would be none.",
                 do="take a smaller batch, or give the number of samples of the whole training set",
             )
-        return self.samples // self.batch
+        return self.samples // self.batch if self.drop_last else math.ceil(self.samples / self.batch)
 
     @property
     def course(self) -> Schedule:
@@ -96,8 +99,14 @@ class LargeBatch:
         course, (batch, rate) = self.course, self.base
         return (
             f"{self.optimizer_name}, batch {self.batch:,}: rate {self.rate:.4g} ({self.rule} rule from {rate:g} "
-            f"at {batch:,}), {course.warmup_steps} steps of warm-up in {course.steps}, {self.decay} decay"
+            f"at {batch:,}), {course.warmup_steps} steps of warm-up in {course.steps} ({self._epoch()}), "
+            f"{self.decay} decay"
         )
+
+    def _epoch(self) -> str:
+        rest = self.samples % self.batch
+        left = f", {rest:,} samples left out" if self.drop_last else f", the last of {rest:,} samples"
+        return f"{self.steps_per_epoch:,} an epoch{left if rest else ''}"
 
 
 def option_names(optimizer_name: str) -> tuple[str, ...]:

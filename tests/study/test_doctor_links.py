@@ -1,0 +1,74 @@
+"""Links of the doctor in the model: its own all-reduce takes what the doctor's took, as far as its law can."""
+
+from dataclasses import asdict
+
+import pytest
+
+from topout.preflight.facts import Facts, Link, LinkSample
+from topout.preflight.judges.links import fit_classes
+from topout.study.collectives import quickest_s, ring_s
+from topout.study.doctor_links import doctor_links
+
+LAWS = {"within a host": ring_s, "between hosts": quickest_s}
+SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
+LATENCY_S, BYTES_PER_S = 2e-4, 1e9
+
+
+def diagnosed(link_class, num_ranks, taken_s):
+    """As `doctor.json` has it; `taken_s` by size."""
+    samples = tuple(LinkSample(num_bytes=size, times_s=(taken_s(size),) * 3) for size in SIZES)
+    link = Link(link_class=link_class, operation="all-reduce", transport="gloo", hosts=("n0",), num_ranks=num_ranks,
+                samples=samples)  # fmt: skip
+    fitted = fit_classes([Facts(host="n0", host_number=0, links=(link,))])
+    return {"links": [asdict(one) for one in fitted], "hosts": [{"links": [asdict(link)]}]}
+
+
+def modelled(doctor, notes):
+    """Bytes -> seconds, by the model with the doctor's link."""
+    (link_class,), (fitted,) = zip(*doctor_links(doctor, notes).items(), strict=True)
+    num_ranks = doctor["links"][0]["num_ranks"]
+    return lambda size: LAWS[link_class](size, num_ranks, fitted["latency_s"], fitted["bytes_per_s"]["value"])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 8])
+@pytest.mark.parametrize("link_class", LAWS)
+def test_messages_that_take_what_the_model_says_do_so_by_the_links_found(link_class, num_ranks):
+    def taken_s(size):
+        return LAWS[link_class](size, num_ranks, LATENCY_S, BYTES_PER_S)
+
+    notes = []
+    found_s = modelled(diagnosed(link_class, num_ranks, taken_s), notes)
+    assert [found_s(size) for size in SIZES] == pytest.approx([taken_s(size) for size in SIZES], rel=0.01)
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("link_class", "num_ranks", "worst"),
+    [("within a host", 2, 0.37), ("within a host", 8, 0.46), ("between hosts", 2, 0.24), ("between hosts", 8, 0.22)],
+)
+def test_times_on_a_line_are_met_where_messages_are_small_or_large(link_class, num_ranks, worst):
+    def taken_s(size):
+        return 1e-3 + size / BYTES_PER_S
+
+    found_s = modelled(diagnosed(link_class, num_ranks, taken_s), [])
+    assert found_s(1000) == pytest.approx(taken_s(1000), rel=0.15)
+    assert found_s(16 << 20) == pytest.approx(taken_s(16 << 20))
+    assert found_s(1e8) == pytest.approx(taken_s(1e8), rel=0.05)
+    # a ring in segments hides what a line adds, most where latency and bytes take equally long
+    between = [found_s(1e4 * 1.1**power) / taken_s(1e4 * 1.1**power) for power in range(100)]
+    assert 1 - min(between) == pytest.approx(worst, abs=0.02)
+
+
+def test_without_its_messages_the_doctor_s_line_stands_for_them():
+    doctor = diagnosed("between hosts", 2, lambda size: 1e-3 + size / BYTES_PER_S)
+    whole, alone = (doctor_links(one, [])["between hosts"] for one in (doctor, {"links": doctor["links"]}))
+    assert alone["latency_s"] == pytest.approx(whole["latency_s"], rel=0.05)
+
+
+def test_a_size_at_which_no_such_link_takes_what_was_measured_is_said():
+    # quick until a buffer is full
+    doctor = diagnosed("between hosts", 2, lambda size: 1e-5 if size < 2 << 20 else size / 1e8)
+    notes = []
+    doctor_links(doctor, notes)
+    (note,) = notes
+    assert "By the model an all-reduce of 1.05 MB between hosts takes 1,048.60 times as long as the" in note
