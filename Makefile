@@ -25,8 +25,7 @@ run: $(VENV)/.topout
 	$(BIN)/topout run
 
 test: $(VENV)/.dev system-packages lint types contracts
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not alone and not lab"; beside=$$?; \
-		$(BIN)/python -m pytest -m "alone or lab" && exit $$beside
+	$(BIN)/python -m tests.everything $(WORKERS)
 
 check: $(VENV)/.dev lint types contracts units
 

@@ -66,6 +66,20 @@ def test_counts_have_a_total_of_the_run_and_a_rate_of_the_window(tmp_path: Path)
     )
 
 
+def test_what_a_last_evaluation_counts_is_of_the_window_and_what_follows_the_last_step_otherwise_is_not(
+    tmp_path: Path,
+) -> None:
+    rows, end_ns = stepping(), START_NS + 2 * SECOND
+    for step in range(1, 5):  # after the optimizer, so that the last one lies behind all steps
+        rows.add(Kind.COUNT, START_NS + step * SECOND // 2 + 1, name="tokens", value=100)
+    rows.add(Kind.EVALUATION, end_ns + 10, SECOND)
+    rows.add(Kind.COUNT, end_ns + 20, name="evaluated", value=70)
+    measures, _ = measure_run(written(tmp_path / "run", rows))
+    assert measures.window is not None and measures.window.elapsed_ns > SECOND * measures.window.num_steps // 2 + SECOND
+    counted = {count.name: count.window_total for count in measures.counts}
+    assert counted == {"tokens": 100 * measures.window.num_steps, "evaluated": 70}
+
+
 def test_without_steps_there_are_totals_and_no_rates(tmp_path: Path) -> None:
     rows = Rows()
     rows.add(Kind.COUNT, START_NS, name="files", value=7)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import everything
 from tests.conftest import LABORATORY
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,26 +40,29 @@ def test_run_ends_with_topout_run_and_no_script(tmp_path: Path) -> None:
 
 def test_test_runs_lint_types_contracts_and_every_test(tmp_path: Path) -> None:
     lines = planned(tmp_path, "test")
-    steps = [
-        "ruff check .", "ruff format --check .", "bin/mypy", "bin/lint-imports",
-        '-m pytest -n 2 --dist loadfile -m "not alone and not lab"; beside=$?;',
-        '-m pytest -m "alone or lab" && exit $beside',
-    ]  # fmt: skip
-    assert [position(lines, step) for step in steps] == sorted(position(lines, step) for step in steps)
-    assert position(lines, steps[-1]) == len(lines) - 1
+    steps = ["ruff check .", "ruff format --check .", "bin/mypy", "bin/lint-imports", "-m tests.everything"]
+    places = [position(lines, step) for step in steps]
+    assert places == sorted(places)
+    assert lines[-1] == ".venv/bin/python -m tests.everything 2"
 
 
-@pytest.mark.parametrize(("beside", "alone", "code"), [(0, 0, 0), (1, 0, 1), (0, 3, 3), (1, 3, 3)])
-def test_tests_that_run_alone_follow_whatever_the_others_found(
-    tmp_path: Path, beside: int, alone: int, code: int
+@pytest.mark.parametrize(
+    ("beside", "alone", "code"),
+    [(0, 0, 0), (1, 0, 1), (0, 3, 3), (1, 3, 3), (5, 0, 0), (0, 5, 0), (1, 5, 1), (5, 5, 5), (2, None, 2)],
+)
+def test_tests_that_need_a_quiet_machine_follow_whatever_the_others_found(
+    monkeypatch: pytest.MonkeyPatch, beside: int, alone: int | None, code: int
 ) -> None:
-    recipe = "\n".join(planned(tmp_path, "test")[-2:])
-    script = f'[ "$4" = 2 ] && exit {beside}; touch ran-alone; exit {alone}'
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / ".venv/bin/python").chmod(0o755)
-    assert subprocess.run(["sh", "-c", recipe], cwd=tmp_path, check=False).returncode == code
-    assert (tmp_path / "ran-alone").exists()
+    codes = iter([beside, alone])
+    chosen: list[str] = []
+
+    def run(*options: str) -> int | None:
+        chosen.append(options[-1])
+        return next(codes)
+
+    monkeypatch.setattr(everything, "run", run)
+    assert everything.main("2") == code
+    assert chosen == ["not (alone or lab)", "alone or lab"][: 2 if alone is not None else 1]
 
 
 def test_ci_runs_make_test() -> None:

@@ -239,7 +239,7 @@ open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
 @pytest.fixture
 def held(monkeypatch):
     """Ranks of which the kernel does not let go."""
-    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(exit_s=0.5, drain_s=0.2, kill_s=0.5))
+    monkeypatch.setattr(sys.modules[__name__], "LIMITS", Limits(exit_s=0.5, drain_s=0.2, kill_s=0.5, parting_s=0.5))
     reap, held = RankProcess.reap, []
     monkeypatch.setattr(RankProcess, "reap", lambda process: process.rank.rank not in held and reap(process))
     return held

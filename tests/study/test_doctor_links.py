@@ -11,7 +11,7 @@ from topout.study.doctor_links import doctor_links
 
 LAWS = {"within a host": ring_s, "between hosts": quickest_s}
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20)
-LATENCY_S, BYTES_PER_S = 2e-4, 1e9
+BYTES_PER_S = 1e9
 
 
 def diagnosed(link_class, num_ranks, taken_s):
@@ -30,11 +30,16 @@ def modelled(doctor, notes):
     return lambda size: LAWS[link_class](size, num_ranks, fitted["latency_s"], fitted["bytes_per_s"]["value"])
 
 
-@pytest.mark.parametrize("num_ranks", [2, 8])
-@pytest.mark.parametrize("link_class", LAWS)
-def test_messages_that_take_what_the_model_says_do_so_by_the_links_found(link_class, num_ranks):
+@pytest.mark.parametrize(
+    ("link_class", "num_ranks", "link"),
+    [
+        *((link_class, num_ranks, (2e-4, 1e9)) for link_class in LAWS for num_ranks in (2, 8)),
+        ("between hosts", 64, (3e-5, 12e9)),
+    ],
+)
+def test_messages_that_take_what_the_model_says_do_so_by_the_links_found(link_class, num_ranks, link):
     def taken_s(size):
-        return LAWS[link_class](size, num_ranks, LATENCY_S, BYTES_PER_S)
+        return LAWS[link_class](size, num_ranks, *link)
 
     notes = []
     found_s = modelled(diagnosed(link_class, num_ranks, taken_s), notes)
@@ -57,6 +62,15 @@ def test_times_on_a_line_are_met_where_messages_are_small_or_large(link_class, n
     # a ring in segments hides what a line adds, most where latency and bytes take equally long
     between = [found_s(1e4 * 1.1**power) / taken_s(1e4 * 1.1**power) for power in range(100)]
     assert 1 - min(between) == pytest.approx(worst, abs=0.02)
+
+
+def test_beyond_the_largest_message_many_hosts_take_what_the_line_says():
+    def taken_s(size):
+        return 8e-3 + size / 6e8
+
+    found_s = modelled(diagnosed("between hosts", 64, taken_s), [])
+    assert found_s(16 << 20) == pytest.approx(taken_s(16 << 20))
+    assert found_s(4e8) == pytest.approx(taken_s(4e8), rel=0.05)
 
 
 def test_without_its_messages_the_doctor_s_line_stands_for_them():

@@ -63,7 +63,7 @@ def measure_counts(tables: Sequence[RankTable], phases: Phases | None) -> tuple[
     totals = _sums(tables)
     if phases is None:
         return tuple(Count(name=name, total=total) for name, total in totals.items())
-    inside = _sums(phases.tables, phases.own_ns)
+    inside = _sums(phases.tables, phases)
     return tuple(
         Count(
             name=name,
@@ -75,17 +75,28 @@ def measure_counts(tables: Sequence[RankTable], phases: Phases | None) -> tuple[
     )
 
 
-def _sums(tables: Sequence[RankTable], own_ns: Int64s | None = None) -> dict[str, int]:
-    """Of what was counted in each rank's own stretch of time; without, of all."""
+def _sums(tables: Sequence[RankTable], phases: Phases | None = None) -> dict[str, int]:
+    """Of what was counted in these phases; without, of all."""
     sums: dict[str, int] = {}
     for number, table in enumerate(tables):
         for name, rows in _rows_by_name(table, Kind.COUNT):
             if name in HELD_BYTES:
                 continue
-            # rows are in order of their start
-            first, stop = (0, len(rows)) if own_ns is None else np.searchsorted(table.start_ns[rows], own_ns[number])
-            sums[name] = sums.get(name, 0) + int(table.value[rows[first:stop]].sum())
+            counted = rows if phases is None else rows[_is_inside(table.start_ns[rows], phases, number)]
+            sums[name] = sums.get(name, 0) + int(table.value[counted].sum())
     return sums
+
+
+def _is_inside(at_ns: Int64s, phases: Phases, number: int) -> NDArray[np.bool_]:
+    """In the rank's own steps, or in an evaluation after the last of them; what else comes there counts for no step."""
+    first_ns, end_ns = phases.own_ns[number]
+    last_ns = phases.edges_ns[number, -1]
+    evaluations = phases.segments[number].stretches("evaluation")
+    begun = np.searchsorted(evaluations.start_ns, at_ns, side="right")
+    ended = np.searchsorted(evaluations.end_ns, at_ns, side="right")
+    is_evaluated = (at_ns >= end_ns) & (at_ns < last_ns) & (begun > ended)
+    is_inside: NDArray[np.bool_] = ((at_ns >= first_ns) & (at_ns < end_ns)) | is_evaluated
+    return is_inside
 
 
 def _rows_by_name(table: RankTable, kind: Kind) -> Iterator[tuple[str, NDArray[np.intp]]]:

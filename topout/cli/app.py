@@ -28,7 +28,7 @@ from topout import __version__
 from topout.cli.run_options import OPTIONS
 from topout.schema.errors import TopoutError
 
-_OF_SCRIPTS = (" run", " submit", " scale")
+_OF_RUNS = (" run", " submit")
 _NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -203,7 +203,7 @@ def _usage_error(error: CycloptsError, arguments: list[str]) -> TopoutError:
             return _unknown_verb("topout data", arguments[1], _names(data))
         return _unknown_verb("topout", arguments[0], verbs)
     verb = "".join(f" {word}" for word in _verb_of(arguments))
-    taken = _script_taken(arguments[1:]) if verb in _OF_SCRIPTS else None
+    taken = _script_taken(arguments[1:]) if verb in _OF_RUNS else None
     if taken is not None and not isinstance(error, CoercionError):
         option, script = taken
         return TopoutError(
@@ -264,7 +264,7 @@ def _empty_word(verb: str, name: str, argument: Argument) -> TopoutError:
 def _meaning(verb: str, name: str) -> str:
     """What `topout VERB --help` says of it."""
     # options of `run` may follow `submit`, too
-    verbs = [verb.split(), ["run"]] if verb in _OF_SCRIPTS else [verb.split()]
+    verbs = [verb.split(), ["run"]] if verb in _OF_RUNS else [verb.split()]
     commands = [reduce(App.__getitem__, words, app) for words in verbs]
     told = [one for command in commands for one in command.assemble_argument_collection(parse_docstring=True)]
     found = next((one.parameter.help for one in told if name in one.names), None)

@@ -45,6 +45,8 @@ class Limits:
     """For output that a surviving grandchild may still write."""
     kill_s: float = 10.0
     """From the kill until a process counts as ended although the kernel still holds it."""
+    parting_s: float = 60.0
+    """The same after a script's own end, for memory and devices that take long to be freed."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Limits:

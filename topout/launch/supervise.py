@@ -346,7 +346,7 @@ class Supervisor:
             self.note(f"rank {rank}: still wrote after its script's end, and was waited for")
             return
         told.must_end_at = None
-        told.give_up_at = told.give_up_at or now + self._limits.kill_s
+        told.give_up_at = told.give_up_at or now + self._limits.parting_s
         self.note(f"rank {rank}: was still there {self._limits.exit_s:g} s after its script's end and was ended")
         process.tell(signal.SIGKILL)
 

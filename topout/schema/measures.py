@@ -305,7 +305,7 @@ class Count:
     total: int
     """Of the whole recording."""
     window_total: int | None = None
-    """Of the window alone; None when there is none."""
+    """Of the window's steps and evaluations alone; None when there is no window."""
     per_s: float | None = None
     """window_total over the window's elapsed time"""
 

@@ -1,11 +1,11 @@
 """Links as the doctor measured them: such that the model's own all-reduce takes what the doctor's took.
 
 The largest message is met exactly, for gradients are large ones; latency is what brings `collectives` closest to the
-others, by least squares of relative errors. To invert the doctor's line would be to invert another law, since a ring in
-segments hides latency behind large messages and a line adds it to all. Where times do lie on a line, small and large
-messages come out right, and those that take twice the latency too quick: by 37 % between two ranks of a host and by
-46 % among eight, by 20 to 30 % between hosts. More than `_FAR` at a size that was measured is said. Not for links that
-nobody measured: see `seen_link`.
+others, and to the slope of the doctor's line beyond them, by least squares of relative errors. To invert the doctor's
+line would be to invert another law, since a ring in segments hides latency behind large messages and a line adds it to
+all. Where times do lie on a line, small and large messages come out right, and those that take twice the latency too
+quick: by 37 % between two ranks of a host and by 46 % among eight, by 20 to 30 % between hosts. More than `_FAR` at a
+size that was measured is said. Not for links that nobody measured: see `seen_link`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,9 +27,12 @@ _BENT = 1 / 3
 _FAR = 1 / 3
 _LAWS: dict[str, Law] = {"within a host": ring_s, "between hosts": quickest_s}
 """As `allreduce_s` uses them."""
-_LINE_BYTES = (*(4096 * 4**power for power in range(7)), 1 << 40)
-"""Where a line is looked at whose messages are not at hand; the last is so large that latency does not count."""
-_TRIED = 1000
+_BEYOND = 1 << 40
+"""Bytes so many that latency does not count."""
+_LINE_BYTES = (*(4096 * 4**power for power in range(7)), _BEYOND)
+"""Where a line is looked at whose messages are not at hand."""
+_TRIED = 300
+_MOST, _HALVINGS = 1e4, 40
 
 
 def doctor_links(doctor: Mapping[str, Any], notes: list[str]) -> dict[str, dict[str, Any]]:
@@ -44,8 +47,8 @@ def _link(doctor: Mapping[str, Any], link: Mapping[str, Any], law: Law, notes: l
     moved, messages = 2 * (num - 1) / num, 2 * (num - 1)
     line = _line(link)
     times = _measured(doctor, link) or _on_the_line(link["alpha_s"], line["value"])
-    latency_s = _latency_s(times, law, num)
-    bytes_per_s = _bytes_per_s(times, num, latency_s)
+    looked_at = times if _is_bent(link) else {**times, float(_BEYOND): _BEYOND / line["value"]}
+    latency_s, bytes_per_s = _closest(times, looked_at, law, num)
     ratios = {size: law(size, num, latency_s, bytes_per_s) / taken_s for size, taken_s in times.items()}
     notes.extend(_said(link["link_class"], ratios))
     return {
@@ -65,9 +68,13 @@ def _line(link: Mapping[str, Any]) -> dict[str, float]:
     value = low = high = float(link["beta_bytes_per_s"])
     if link.get("beta_interval_bytes_per_s"):
         low, high = (value + NARROWED * (edge - value) for edge in link["beta_interval_bytes_per_s"])
-    if link.get("worst_error_share", 0.0) > _BENT:
+    if _is_bent(link):
         value = float(link["largest_bytes_per_s"])
     return {"value": value, "low": min(low, value), "high": max(high, value)}
+
+
+def _is_bent(link: Mapping[str, Any]) -> bool:
+    return bool(link.get("worst_error_share", 0.0) > _BENT)
 
 
 def _measured(doctor: Mapping[str, Any], link: Mapping[str, Any]) -> Times:
@@ -86,21 +93,30 @@ def _on_the_line(alpha_s: float, bytes_per_s: float) -> Times:
     return {float(size): alpha_s + size / bytes_per_s for size in _LINE_BYTES}
 
 
-def _latency_s(times: Times, law: Law, num: int) -> float:
-    def missed(latency_s: float) -> float:
-        rate = _bytes_per_s(times, num, latency_s)
-        return sum((law(size, num, latency_s, rate) / taken_s - 1) ** 2 for size, taken_s in times.items())
-
+def _closest(times: Times, looked_at: Times, law: Law, num: int) -> tuple[float, float]:
+    """Latency and bandwidth."""
     # of two messages one after another at least and 2 n at most; of the shortest time bytes may have taken nine tenths
     shortest_s = min(times.values())
-    tried: list[float] = np.geomspace(shortest_s / (20 * num), shortest_s / 2, _TRIED).tolist()
-    return max(min(tried, key=missed), 1e-9)
+    tried = np.geomspace(shortest_s / (20 * num), shortest_s / 2, _TRIED).tolist()
+    links = [(latency_s, _bytes_per_s(times, law, num, latency_s)) for latency_s in tried]
+
+    def missed(link: tuple[float, float]) -> float:
+        return sum((law(size, num, *link) / taken_s - 1) ** 2 for size, taken_s in looked_at.items())
+
+    latency_s, bytes_per_s = min(links, key=missed)
+    return max(latency_s, 1e-9), bytes_per_s
 
 
-def _bytes_per_s(times: Times, num: int, latency_s: float) -> float:
-    """As makes a ring take what the largest message took; it is the quickest law for large ones."""
+def _bytes_per_s(times: Times, law: Law, num: int, latency_s: float) -> float:
+    """With which the largest message takes what it took; without end where latency alone takes as long."""
     size, taken_s = max(times.items())
-    return 2 * (num - 1) / num * size / (taken_s - latency_s)
+    # bytes alone, of the quickest law for large messages; more bandwidth than that, the more latency there is
+    slow = 2 * (num - 1) / num * size / taken_s
+    fast = _MOST * slow
+    for _ in range(_HALVINGS):
+        middle = (slow * fast) ** 0.5
+        slow, fast = (middle, fast) if law(size, num, latency_s, middle) > taken_s else (slow, middle)
+    return fast
 
 
 def _said(link_class: str, ratios: Mapping[float, float]) -> list[str]:

@@ -22,8 +22,14 @@ def leave_at_exit() -> None:
     atexit.register(_leave)
 
 
-def finish_at_exit(call: Callable[[], None]) -> None:
-    """Before the group is left, whoever started this rank; a second time is to find nothing to do."""
+def finish_at_exit(call: Callable[[], None], *, anew: bool = True) -> None:
+    """Before the group is left, whoever started this rank; a second time is to find nothing to do.
+
+    `anew`: before what has been registered since. Not in the place of one that stands where Python is already leaving:
+    what is registered then is not called any more.
+    """
+    if call in _finishing and not anew:
+        return
     forget(call)
     _finishing.append(call)
     atexit.register(call)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.train.checkpoint.conftest import MakeTraining
 from topout.schema.errors import ExitCode, TopoutError
-from topout.train.checkpoint import manifest
+from topout.train.checkpoint import manifest, to_safetensors
 from topout.train.checkpoint.manifest import Damaged
 from topout.train.checkpoint.store import Store
 
@@ -42,6 +42,28 @@ def test_a_torn_checkpoint_is_said_and_the_previous_one_used(
     said = capfd.readouterr().err
     assert "the checkpoint of step 4 is damaged and not used" in said
     assert (name if name != "COMMITTED" or harm == "missing" else "manifest.json") in said
+
+
+def test_one_that_is_listed_and_not_there_is_damaged_like_any_other(training: MakeTraining, tmp_path: Path) -> None:
+    """A link to a place that was cleared."""
+    training().take(5).close()
+    step_folder(tmp_path, 4).rename(tmp_path / "moved")
+    step_folder(tmp_path, 4).symlink_to(tmp_path / "cleared")
+    restored = training().checkpoints.restore()
+    assert restored is not None
+    assert (restored.step, [one.step for one in restored.skipped]) == (2, [4])
+    assert to_safetensors(tmp_path / "checkpoints", tmp_path / "model.safetensors") == step_folder(tmp_path, 2)
+
+
+def test_one_that_a_rank_does_not_see_although_it_is_listed_is_passed_over(
+    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training().take(5).close()
+    hidden = step_folder(tmp_path, 4).rename(tmp_path / "hidden")
+    monkeypatch.setattr(Store, "steps", lambda _: [2, 4])
+    restored = training().checkpoints.restore()
+    assert restored is not None and hidden.is_dir()
+    assert (restored.step, [one.step for one in restored.skipped]) == (2, [4])
 
 
 @pytest.mark.parametrize("num_flips", [300, pytest.param(10_000, marks=pytest.mark.soak)])

@@ -22,6 +22,35 @@ Runs = list[dict[str, Any]]
 """What each rank said of a run."""
 
 
+SAVES_AT_EXIT = """
+import atexit
+import sys
+import time
+
+import torch
+
+from topout.train.checkpoint import Checkpoints, writing
+from topout.train.place import alone
+
+write = writing.write_image
+
+
+def write_slowly(path, image):
+    time.sleep(0.5)
+    return write(path, image)
+
+
+writing.write_image = write_slowly
+checkpoints = Checkpoints(sys.argv[1], state={"model": torch.nn.Linear(2, 2)}, place=alone())
+atexit.register(checkpoints.save)
+"""
+
+
+def test_what_an_exit_handler_saves_is_waited_for(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SAVES_AT_EXIT, str(tmp_path / "checkpoints")], check=True, timeout=100)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000000000"]
+
+
 def trained(run_ranks: RunRanks, *runs: dict[str, object], timeout: float = 170) -> tuple[list[Runs], list[Ended]]:
     ended = run_ranks(TRAINING, args=[json.dumps(runs)], timeout=timeout)
     assert [rank.code for rank in ended] == [0, 0], "\n".join(rank.stderr[-2000:] for rank in ended)

@@ -65,3 +65,13 @@ def test_one_that_cannot_be_written_is_said_and_leaves_the_file_before(
     assert "No space left on device" in raised.value.why
     assert raised.value.exit_code == ExitCode.ENVIRONMENT
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["before"]
+
+
+def test_one_that_cannot_be_written_into_the_checkpoint_s_own_folder_is_said_as_anywhere(
+    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training().take(2).close()
+    monkeypatch.setattr("topout.train.checkpoint.single_file.os.fsync", lambda _: os.write(-1, b""))
+    folder = tmp_path / "checkpoints" / "step-000000000002"
+    with pytest.raises(TopoutError, match=r"model\.safetensors cannot be written"):
+        to_safetensors(folder, folder / "model.safetensors")

@@ -107,6 +107,7 @@ class Checkpoints:
         self._damaged: list[int] = []
         self._is_begun = False
         self._last_taken: int | None = None
+        finish_at_exit(self._finish)
 
     def __enter__(self) -> Self:
         return self
@@ -208,7 +209,8 @@ class Checkpoints:
             layout=layout, image=self._staging.image, folder=self._store.writing(self.num_steps, self._token),
         )  # fmt: skip
         self._writing = Writing(snapshot, self._store, self._writers, self._retire)
-        finish_at_exit(self._finish)
+        # once more after `close`
+        finish_at_exit(self._finish, anew=False)
         self._last_taken, self._num_uncounted = self.num_steps, 0
         self._pace.begin(self.num_steps)
 

@@ -45,15 +45,18 @@ class Found:
 def restore(store: Store, held: Callable[[], Sequence[Entry]], agreement: Agreement) -> tuple[Found | None, list[str]]:
     """Into what is `held`: the newest good one, and what a person should know."""
 
-    def read() -> tuple[Found | None, list[str]]:
-        found = find(store, agreement)
+    def read(gone: str) -> tuple[Found | None, list[str]]:
+        found = find(store, agreement, gone)
         return found, [] if found is None else load(found, held(), agreement)
 
     return read_one(store.folder, read)
 
 
-def find(store: Store, agreement: Agreement) -> Found | None:
-    """None when there is no checkpoint at all; an error when there are and none is good."""
+def find(store: Store, agreement: Agreement, gone: str = "") -> Found | None:
+    """None when there is no checkpoint at all; an error when there are and none is good.
+
+    One that had `gone` and is listed again is one that some rank does not see, and no good to it.
+    """
     skipped: list[Skipped] = []
     for step in reversed(saved_steps(store, agreement)):
         folder = store.path(step)
@@ -61,7 +64,8 @@ def find(store: Store, agreement: Agreement) -> Found | None:
         manifest, problem = _looked_at(folder, agreement)
         if problem is None and manifest is not None:
             return Found(folder=folder, manifest=manifest, skipped=tuple(skipped), seen=seen)
-        _raise_if_gone(folder, seen, agreement)
+        if folder.name != gone:
+            _raise_if_gone(folder, seen, agreement)
         skipped.append(Skipped(step, str(problem)))
     if not skipped:
         return None

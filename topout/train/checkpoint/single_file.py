@@ -32,11 +32,11 @@ _NAMES = {
 
 def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model") -> Path:
     """Writes the newest good checkpoint of a folder, or the one given; returns which it was."""
-    return read_one(Path(source), lambda: _converted(Path(source), Path(out), entry))
+    return read_one(Path(source), lambda gone: _converted(Path(source), Path(out), entry, gone))
 
 
-def _converted(source: Path, out: Path, entry: str) -> Path:
-    folder, manifest, seen = _found(source)
+def _converted(source: Path, out: Path, entry: str, gone: str) -> Path:
+    folder, manifest, seen = _found(source, gone)
     try:
         _convert(folder, manifest, out, entry)
     except Exception as error:
@@ -73,7 +73,7 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, dict) and leaf.get(KIND) == "tensor"
 
 
-def _found(source: Path) -> tuple[Path, Manifest, Seen]:
+def _found(source: Path, gone: str) -> tuple[Path, Manifest, Seen]:
     store = Store(source)
     candidates = [store.path(step) for step in reversed(store.steps())] or [source]
     wrong = []
@@ -86,7 +86,7 @@ def _found(source: Path) -> tuple[Path, Manifest, Seen]:
             problems = [str(error)]
         if not problems:
             return folder, manifest, seen
-        if seen.has_gone() and folder != source:
+        if seen.has_gone() and folder != source and folder.name != gone:
             raise Gone(folder.name)
         wrong.append(f"{folder.name}: {problems[0]}")
     raise TopoutError(

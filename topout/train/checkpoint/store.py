@@ -10,6 +10,7 @@ A checkpoint appears by one rename and goes by one rename, so a crash in between
 """
 
 import errno
+import os
 import re
 import shutil
 import time
@@ -21,6 +22,7 @@ from typing import TypeVar
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.checkpoint.files import flush_folder
 from topout.train.checkpoint.lock import Lock
+from topout.train.checkpoint.manifest import MARKER
 
 _STEP = re.compile(r"step-(\d{12,})")
 WRITING, DELETING, DAMAGED, REPLACED = ".writing-", ".deleting-", "damaged-", ".replaced-"
@@ -38,19 +40,20 @@ class Seen:
     """A checkpoint's folder as it was at first sight."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._time_ns = folder, _time_ns(folder)
+        self._folder, self._stamp = folder, _stamp(folder)
 
     def has_gone(self) -> bool:
         """Deleted, or another is in its place."""
-        now_ns = _time_ns(self._folder)
-        return now_ns is None or now_ns != self._time_ns
+        stamp = _stamp(self._folder)
+        return stamp is None or stamp != self._stamp
 
 
-def read_one(folder: Path, read: Callable[[], Result]) -> Result:
-    """What `read` returns, which chooses anew each time that one has gone."""
+def read_one(folder: Path, read: Callable[[str], Result]) -> Result:
+    """What `read` returns, which chooses anew each time that one has gone; it is told which had gone before."""
+    last: object = ""
     for _ in range(_ATTEMPTS):
         try:
-            return read()
+            return read(str(last))
         except Gone as gone:
             last = gone
     raise TopoutError(
@@ -166,9 +169,13 @@ class Store:
         path.rename(target)
 
 
-def _time_ns(folder: Path) -> int | None:
-    """When its last file came. Not its inode: some file systems number folders anew each time they are looked at."""
+def _stamp(folder: Path) -> int | None:
+    """When its last file came, 0 where that is not there; None where there is no such folder.
+
+    Not the folder's own time, which others change who write there, nor its inode: some file systems number folders anew
+    each time they are looked at.
+    """
     try:
-        return folder.stat().st_mtime_ns
+        return (folder / MARKER).stat().st_mtime_ns
     except OSError:
-        return None
+        return 0 if os.path.lexists(folder) else None
