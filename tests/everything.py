@@ -22,13 +22,14 @@ def main(workers: str = "2") -> int:
 
 
 def run(*options: str) -> int:
-    """Ends with pytest, whose own words an interruption has."""
+    """Ends with pytest, whose own words an interruption has; a signal that ended it counts as a shell counts it."""
     started = subprocess.Popen([sys.executable, "-m", "pytest", *options])
     while True:
         try:
-            return started.wait()
+            code = started.wait()
         except KeyboardInterrupt:
             continue
+        return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

@@ -80,6 +80,16 @@ def test_what_a_last_evaluation_counts_is_of_the_window_and_what_follows_the_las
     assert counted == {"tokens": 100 * measures.window.num_steps, "evaluated": 70}
 
 
+def test_a_count_with_which_a_last_evaluation_ends_is_of_the_window(tmp_path: Path) -> None:
+    """As the script's last act, after a loop over batches that no backward follows."""
+    rows, at_ns = stepping(), START_NS + 2 * SECOND + 10
+    for number in range(4):
+        rows.add(Kind.INPUT, at_ns + number * SECOND // 5, SECOND // 10, ref=9, value=1)
+    rows.add(Kind.COUNT, at_ns + SECOND, name="evaluated", value=40)
+    measures, _ = measure_run(written(tmp_path / "run", rows))
+    assert [count.window_total for count in measures.counts] == [40]
+
+
 def test_without_steps_there_are_totals_and_no_rates(tmp_path: Path) -> None:
     rows = Rows()
     rows.add(Kind.COUNT, START_NS, name="files", value=7)

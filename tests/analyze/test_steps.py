@@ -195,7 +195,10 @@ def test_a_device_interval_below_zero_takes_nothing_from_the_others(rank: OneRan
 
 @pytest.mark.parametrize("is_dry", [True, False])
 def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank, is_dry: bool) -> None:
-    """In other steps it was held back before forward and backward, and took a quarter and a half of the time."""
+    """In other steps it was held back before forward and backward, and took a quarter and a half of the time.
+
+    So it waited, and be it for small kernels before a large one that it was still at when the host was done.
+    """
     rank.add(Kind.INPUT, 0, 50)
     rank.add(Kind.BACKWARD, 350, 400)
     for name, length in (("forward", 400), ("backward", 400), ("optimizer", 100)):
@@ -204,11 +207,18 @@ def test_gaps_in_what_a_device_did_are_the_hosts(rank: OneRank, is_dry: bool) ->
         rank.add(Kind.DEVICE, 0, 100, name="forward.queued", ref=step)
         rank.add(Kind.DEVICE, 0, 200, name="backward.queued", ref=step)
     rank.add(Kind.DEVICE, 0, 10, name="optimizer.queued", ref=6)  # one is none
-    with_gaps = {"input": 50, "forward": 100, "backward": 200, "optimizer": 100, "other": 550}
-    # a device that has more to do has no gaps, whatever it took elsewhere
-    assert rank.phases() == (
-        with_gaps if is_dry else {"input": 50, "forward": 400, "backward": 400, "optimizer": 100, "other": 50}
-    )
+    assert rank.phases() == {"input": 50, "forward": 100, "backward": 200, "optimizer": 100, "other": 550}
+
+
+def test_a_device_that_ended_with_more_to_do_worked_as_long_as_in_the_longest_step_without_a_gap(rank: OneRank) -> None:
+    """Steps differ, and one that was quicker than others does not show that the others had gaps."""
+    rank.add(Kind.BACKWARD, 500, 400)
+    for name, length in (("forward", 400), ("backward", 600)):
+        rank.add(Kind.DEVICE, 0, length, name=name, ref=2, value=0)
+    for step, length in ((3, 360), (4, 410), (5, 350)):
+        rank.add(Kind.DEVICE, 0, length, name="forward.queued", ref=step)
+        rank.add(Kind.DEVICE, 0, length, name="backward.queued", ref=step)
+    assert rank.phases() == {"forward": 400, "backward": 410, "other": 190}
 
 
 def test_what_ended_with_more_to_do_is_work_once(rank: OneRank) -> None:

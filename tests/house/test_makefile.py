@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,17 @@ def test_tests_that_need_a_quiet_machine_follow_whatever_the_others_found(
     monkeypatch.setattr(everything, "run", run)
     assert everything.main("2") == code
     assert chosen == ["not (alone or lab)", "alone or lab"][: 2 if alone is not None else 1]
+
+
+@pytest.mark.parametrize("half", ["not (alone or lab)", "alone or lab"])
+def test_tests_that_a_signal_ends_are_not_taken_for_passed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, half: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *"-m {half}") kill -SEGV $$ ;; esac\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert everything.main("2") == 128 + signal.SIGSEGV
 
 
 def test_ci_runs_make_test() -> None:

@@ -76,20 +76,24 @@ class StandInCuda:
         self.stream = before
 
 
-def torch_of(cuda: StandInCuda, version: str | None = "13.0") -> Any:
+def torch_of(cuda: StandInCuda, version: str | None = "13.0", module: Any = None) -> Any:
+    """`module` is what has torch's hooks for all modules."""
     return SimpleNamespace(
-        cuda=cuda, version=SimpleNamespace(cuda=version), is_grad_enabled=lambda: not cuda.is_evaluating
+        cuda=cuda,
+        version=SimpleNamespace(cuda=version),
+        nn=SimpleNamespace(modules=SimpleNamespace(module=module)),
+        is_grad_enabled=lambda: not cuda.is_evaluating,
     )
 
 
-def made():
+def made(module: Any = None):
     """A stand-in, its clock and the rows that it gave, by phase."""
     cuda = StandInCuda()
     recorder = Recorder(Settings(), StatusLine(None))
     recorder.code = lambda kind, name="": name if kind == Kind.DEVICE else 0
     rows: list[tuple[str, int]] = []
     recorder.emit = lambda row: rows.append((row[0], row[2]))
-    return cuda, DeviceClock(torch_of(cuda), recorder), rows
+    return cuda, DeviceClock(torch_of(cuda, module=module), recorder), rows
 
 
 def end_step(clock, number: int) -> None:

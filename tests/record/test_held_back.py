@@ -3,16 +3,20 @@
 import itertools
 
 import pytest
+import torch
 
 from tests.record.stand_in_cuda import end_step, made, torch_of
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 from topout.record.torch_taps.device import GOES_ON, DeviceClock
+from topout.record.torch_taps.next_call import NextCall
 
 
 @pytest.fixture
-def device():
+def device(monkeypatch):
+    """Held back for long enough, however busy this machine is."""
+    monkeypatch.setattr("topout.record.torch_taps.held_back.now_ns", lambda: 1 << 61)
     return made()
 
 
@@ -90,17 +94,25 @@ GAPS_MS = {"forward": 3.0, "backward": 6.0, "optimizer": 1.0}
 WORK_MS = {"forward": 1.0, "backward": 1.5, "optimizer": 0.5}
 
 
-def slow_host(cuda, clock, num_steps: int, *, recorder) -> None:
-    """Steps of a host that launches more slowly than its device works, unless that is held back meanwhile."""
+def slow_host(cuda, clock, num_steps: int, *, recorder) -> list[int]:
+    """Steps of a host that launches more slowly than its device works, unless that is held back meanwhile.
+
+    Returns those in which it was.
+    """
     recorder.mark = clock.mark
+    held_in = []
     for number in range(num_steps):
+        before = cuda.num_spins
         if recorder.mark is not None:
             recorder.mark("input")
             for phase, gaps_ms in GAPS_MS.items():
                 cuda.times["own"] += WORK_MS[phase] if cuda.is_held else gaps_ms
                 cuda.is_held = False
                 recorder.mark(phase)
+        if cuda.num_spins > before:
+            held_in.append(number)
         end_step(clock, number)
+    return held_in
 
 
 def lengths(rows, name: str) -> set[int]:
@@ -119,12 +131,12 @@ def test_a_device_that_runs_dry_is_held_back_and_shows_what_is_work(device) -> N
     assert lengths(rows, "input") == {0}
 
 
-def test_a_device_that_is_waited_for_once_a_step_is_not_held_back(device) -> None:
-    """`loss.item()` between forward and backward: it has run dry at one end of three, and works all the while."""
+def test_a_device_that_is_waited_for_once_a_step_is_not_held_back_at_once(device) -> None:
+    """`loss.item()` between forward and backward: it has run dry at one end of three, and may work all the while."""
     cuda, clock, _ = device
     recorder = clock._recorder
     recorder.mark = clock.mark
-    for number in range(22):
+    for number in range(30):
         for phase, length_ms in GAPS_MS.items() if recorder.mark is not None else ():
             cuda.times["own"] += length_ms
             cuda.is_dry = phase == "forward"
@@ -133,13 +145,23 @@ def test_a_device_that_is_waited_for_once_a_step_is_not_held_back(device) -> Non
     assert cuda.num_spins == 0
 
 
-def test_among_several_ranks_it_begins_when_their_groups_are_chosen(device) -> None:
-    cuda, clock, _ = device
-    settings = Settings(world_size=2)
-    clock = DeviceClock(torch_of(cuda), Recorder(settings, StatusLine(None)))
-    cuda.is_dry = True
-    slow_host(cuda, clock, 50, recorder=clock._recorder)
-    assert cuda.num_spins == 0
+def test_a_device_that_never_ran_dry_is_held_back_in_nine_steps_with_others_beside_them(device) -> None:
+    """It may have waited for small kernels before a large one, which it is at when the host is done with a phase."""
+    cuda, clock, rows = device
+    held_in = slow_host(cuda, clock, 200, recorder=clock._recorder)
+    assert held_in == list(range(40, 49))
+    for phase, work_ms in WORK_MS.items():
+        assert [length for name, length in rows if name == f"{phase}.queued"] == [round(1e6 * work_ms)] * 3
+        assert lengths(rows, phase) == {round(1e6 * GAPS_MS[phase])}
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_among_several_ranks_all_begin_with_one_step_when_their_groups_are_chosen(device, is_dry: bool) -> None:
+    cuda, _, _ = device
+    clock = DeviceClock(torch_of(cuda), Recorder(Settings(world_size=2), StatusLine(None)))
+    cuda.is_dry = is_dry
+    held_in = slow_host(cuda, clock, 70, recorder=clock._recorder)
+    assert held_in[:9] == list(range(60, 69))
 
 
 def test_nothing_is_held_back_for_the_batches_of_an_evaluation(device) -> None:
@@ -190,13 +212,52 @@ def test_a_phase_that_began_where_it_never_had_is_not_told_as_queued(device) -> 
     assert lengths(rows, "forward.queued") == set()
 
 
-@pytest.mark.parametrize("why", ["has more to do", "is AMD's"])
-def test_a_device_is_not_held_back_where_that_would_cost_or_cannot_be_timed(device, why: str) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_host_that_waits_for_the_device_first_holds_it_back_when_it_calls_its_model(monkeypatch, waits: bool) -> None:
+    """`total += loss.item()` after the step: whoever held it back before would be waited for as well."""
+    cuda, clock, rows = made(torch.nn.modules.module)
+    host_ms = [0.0]
+    for place in ("device", "held_back"):
+        monkeypatch.setattr(f"topout.record.torch_taps.{place}.now_ns", lambda: round(1e6 * host_ms[0]))
+    cuda.is_dry = True
+    recorder = clock._recorder
+    recorder.mark = clock.mark
+    model = torch.nn.Identity()
+    for number in range(40):
+        # the loss of the step before
+        host_ms[0] += 30.0 if cuda.is_held else 2.0
+        cuda.is_held = False
+        model(None)
+        if recorder.mark is not None:
+            for phase, gaps_ms in GAPS_MS.items():
+                # a model that waits for its device in the middle waits for what holds it, too
+                host_ms[0] += 30.0 if waits and phase == "forward" and cuda.is_held else gaps_ms
+                cuda.times["own"] += WORK_MS[phase] if cuda.is_held else gaps_ms
+                cuda.is_held = False
+                recorder.mark(phase)
+        end_step(clock, number)
+    assert lengths(rows, "forward.queued") == (set() if waits else {1_000_000})
+    # tried again, but not for ever
+    assert [length for name, length in rows if name == "backward.queued"] == [1_500_000] * (6 if waits else 3)
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_nobody_listens_for_calls_where_something_is_compiled(monkeypatch) -> None:
+    """What was compiled without the hook would be compiled again."""
+    heard = []
+    monkeypatch.setattr("topout.record.torch_taps.next_call.has_compiled", lambda: True)
+    assert not NextCall(torch).await_with(lambda: heard.append(1))
+    torch.nn.Identity()(None)
+    assert heard == []
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_device_is_not_held_back_where_that_cannot_be_timed(device, is_dry: bool) -> None:
+    """AMD's."""
     cuda, clock, rows = device
-    cuda.is_dry = why == "is AMD's"
-    if why == "is AMD's":
-        clock = DeviceClock(torch_of(cuda, None), clock._recorder)
-    slow_host(cuda, clock, 22, recorder=clock._recorder)
+    cuda.is_dry = is_dry
+    clock = DeviceClock(torch_of(cuda, None), clock._recorder)
+    slow_host(cuda, clock, 100, recorder=clock._recorder)
     assert cuda.num_spins == 0
     assert len(rows) > 30
     assert not any(phase.endswith(".queued") for phase, _ in rows)

@@ -73,6 +73,28 @@ def test_beyond_the_largest_message_many_hosts_take_what_the_line_says():
     assert found_s(4e8) == pytest.approx(taken_s(4e8), rel=0.05)
 
 
+@pytest.mark.parametrize(("num_ranks", "alpha_s", "bytes_per_s"), [(128, 20e-3, 1.5e9), (2, 40e-3, 4.5e9)])
+def test_where_latency_outweighs_bytes_in_all_messages_the_line_says_what_larger_ones_take(
+    num_ranks, alpha_s, bytes_per_s
+):
+    def taken_s(size):
+        return alpha_s + size / bytes_per_s
+
+    found_s = modelled(diagnosed("within a host", num_ranks, taken_s), [])
+    assert found_s(16 << 20) == pytest.approx(taken_s(16 << 20), rel=0.01)
+    # a ring in segments hides latency there
+    assert found_s(4e8) == pytest.approx(taken_s(4e8), rel=0.2)
+    assert found_s(4e9) == pytest.approx(taken_s(4e9), rel=0.03)
+
+
+def test_larger_messages_of_a_link_that_is_no_line_take_longer_than_its_largest():
+    # latency that comes closest to all of them would alone take longer than the largest did
+    by_size = dict(zip(SIZES, (0.04, 0.04, 0.09, 0.09, 0.045), strict=True))
+    found_s = modelled(diagnosed("within a host", 2, by_size.__getitem__), [])
+    assert found_s(16 << 20) == pytest.approx(0.045)
+    assert found_s(160 << 20) == pytest.approx(0.45, rel=0.4)
+
+
 def test_without_its_messages_the_doctor_s_line_stands_for_them():
     doctor = diagnosed("between hosts", 2, lambda size: 1e-3 + size / BYTES_PER_S)
     whole, alone = (doctor_links(one, [])["between hosts"] for one in (doctor, {"links": doctor["links"]}))

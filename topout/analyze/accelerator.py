@@ -6,8 +6,8 @@ meanwhile: input, explicit communication, and the rest is `other`. Exposed commu
 stays in backward here; kernels (`--profile`) tell it apart.
 
 The time between two events may hold gaps in which the device had nothing queued. In some steps it was held back before
-a phase (`record/torch_taps/held_back.py`), and did it without a gap: of phases after which it had run dry only so much
-is work, the rest is the host's, and `other`.
+a phase (`record/torch_taps/held_back.py`), and did it without a gap: only so much of the phase is work, the rest is the
+host's, and `other`.
 
 Only some steps are followed. In the others the device is taken to have as much to do as it usually had; where nothing
 held the host, it worked in as much of the time. Work that a fast host leaves behind fills later steps: a barrier that
@@ -62,26 +62,48 @@ def _work_ns(table: RankTable, rows: Int64s, followed: Int64s, phase: str) -> In
         return found
 
     full_ns, dry_ns = lengths_ns(phase, is_dry=False), lengths_ns(phase, is_dry=True)
-    gaps_ns = dry_ns + lengths_ns(phase + DRY)
-    share = _worked_share(full_ns, gaps_ns, lengths_ns(phase + QUEUED))
+    gaps_ns, queued_ns = dry_ns + lengths_ns(phase + DRY), lengths_ns(phase + QUEUED)
+    share = _share_of_gaps(full_ns, gaps_ns, queued_ns)
+    full_ns = _without_waits(full_ns, gaps_ns, queued_ns)
     # a device that ran dry before a copy had nothing to do there, as far as nobody knows better
     return full_ns + (dry_ns if share is None else np.rint(share * gaps_ns).astype(np.int64))
 
 
-def _worked_share(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
+def _share_of_gaps(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> float | None:
     """Of what ended with nothing left to do: how much was work, by steps in which all was queued and those beside them.
 
-    `full_ns` ended with more to do, and is work whatever was queued.
+    `full_ns` of these ended with more to do, and is work whatever was queued.
     """
-    queued, with_gaps = np.flatnonzero(queued_ns), np.flatnonzero(gaps_ns)
-    if len(queued) < _FEWEST_QUEUED or len(with_gaps) == 0:
+    queued, beside = _pairs(queued_ns, gaps_ns)
+    if len(queued) < _FEWEST_QUEUED:
         return None
-    after = np.minimum(np.searchsorted(with_gaps, queued), len(with_gaps) - 1)
-    before = np.maximum(after - 1, 0)
-    is_nearer = queued - with_gaps[before] < np.abs(with_gaps[after] - queued)
-    nearest = with_gaps[np.where(is_nearer, before, after)]
-    shares = (queued_ns[queued] - full_ns[nearest]) / gaps_ns[nearest]
+    shares = (queued_ns[queued] - full_ns[beside]) / gaps_ns[beside]
     return float(np.median(np.clip(shares, 0.0, 1.0)))
+
+
+def _without_waits(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> Int64s:
+    """Of phases that ended with more to do, and only so: a device may have waited before its last kernel was there.
+
+    It has worked for as long as it did in the longest of the steps in which all was queued: most devices have worked
+    all the while, and are not to be found idle by a step that was quicker than others.
+    """
+    always_full_ns = np.where(gaps_ns == 0, full_ns, 0)
+    queued, beside = _pairs(queued_ns, always_full_ns)
+    if len(queued) < _FEWEST_QUEUED:
+        return full_ns
+    share = min(1.0, float((queued_ns[queued] / full_ns[beside]).max()))
+    return np.where(gaps_ns == 0, np.rint(share * full_ns).astype(np.int64), full_ns)
+
+
+def _pairs(queued_ns: Int64s, unheld_ns: Int64s) -> tuple[Int64s, Int64s]:
+    """Places of steps in which a phase was queued whole, and of the nearest in which nothing was held back."""
+    queued, unheld = np.flatnonzero(queued_ns), np.flatnonzero(unheld_ns)
+    if len(unheld) == 0:
+        return queued[:0], unheld
+    after = np.minimum(np.searchsorted(unheld, queued), len(unheld) - 1)
+    before = np.maximum(after - 1, 0)
+    is_nearer = queued - unheld[before] < np.abs(unheld[after] - queued)
+    return queued, unheld[np.where(is_nearer, before, after)]
 
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:

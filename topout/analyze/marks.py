@@ -93,8 +93,9 @@ def _is_inside(at_ns: Int64s, phases: Phases, number: int) -> NDArray[np.bool_]:
     last_ns = phases.edges_ns[number, -1]
     evaluations = phases.segments[number].stretches("evaluation")
     begun = np.searchsorted(evaluations.start_ns, at_ns, side="right")
-    ended = np.searchsorted(evaluations.end_ns, at_ns, side="right")
-    is_evaluated = (at_ns >= end_ns) & (at_ns < last_ns) & (begun > ended)
+    # its end included: one that nothing follows ends with the last row, which may be the count itself
+    ended = np.searchsorted(evaluations.end_ns, at_ns, side="left")
+    is_evaluated = (at_ns >= end_ns) & (at_ns <= last_ns) & (begun > ended)
     is_inside: NDArray[np.bool_] = ((at_ns >= first_ns) & (at_ns < end_ns)) | is_evaluated
     return is_inside
 

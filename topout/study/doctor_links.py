@@ -1,11 +1,12 @@
 """Links as the doctor measured them: such that the model's own all-reduce takes what the doctor's took.
 
 The largest message is met exactly, for gradients are large ones; latency is what brings `collectives` closest to the
-others, and to the slope of the doctor's line beyond them, by least squares of relative errors. To invert the doctor's
-line would be to invert another law, since a ring in segments hides latency behind large messages and a line adds it to
-all. Where times do lie on a line, small and large messages come out right, and those that take twice the latency too
-quick: by 37 % between two ranks of a host and by 46 % among eight, by 20 to 30 % between hosts. More than `_FAR` at a
-size that was measured is said. Not for links that nobody measured: see `seen_link`.
+others, and to the slope of the doctor's line beyond them, by least squares of relative errors. A message that latency
+alone takes longer for says nothing of bandwidth: then the slope does. To invert the doctor's line would be to invert
+another law, since a ring in segments hides latency behind large messages and a line adds it to all. Where times do lie
+on a line, small and large messages come out right, and those that take twice the latency too quick: by 37 % between two
+ranks of a host and by 46 % among eight, by 20 to 30 % between hosts. More than `_FAR` at a size that was measured is
+said. Not for links that nobody measured: see `seen_link`.
 """
 
 from collections.abc import Callable, Mapping
@@ -98,7 +99,11 @@ def _closest(times: Times, looked_at: Times, law: Law, num: int) -> tuple[float,
     # of two messages one after another at least and 2 n at most; of the shortest time bytes may have taken nine tenths
     shortest_s = min(times.values())
     tried = np.geomspace(shortest_s / (20 * num), shortest_s / 2, _TRIED).tolist()
-    links = [(latency_s, _bytes_per_s(times, law, num, latency_s)) for latency_s in tried]
+    links = []
+    for latency_s in tried:
+        bytes_per_s = _bytes_per_s(times, law, num, latency_s) or _bytes_per_s(looked_at, law, num, latency_s)
+        if bytes_per_s is not None:
+            links.append((latency_s, bytes_per_s))
 
     def missed(link: tuple[float, float]) -> float:
         return sum((law(size, num, *link) / taken_s - 1) ** 2 for size, taken_s in looked_at.items())
@@ -107,8 +112,8 @@ def _closest(times: Times, looked_at: Times, law: Law, num: int) -> tuple[float,
     return max(latency_s, 1e-9), bytes_per_s
 
 
-def _bytes_per_s(times: Times, law: Law, num: int, latency_s: float) -> float:
-    """With which the largest message takes what it took; without end where latency alone takes as long."""
+def _bytes_per_s(times: Times, law: Law, num: int, latency_s: float) -> float | None:
+    """With which the largest message takes what it took; None where latency alone takes longer."""
     size, taken_s = max(times.items())
     # bytes alone, of the quickest law for large messages; more bandwidth than that, the more latency there is
     slow = 2 * (num - 1) / num * size / taken_s
@@ -116,7 +121,7 @@ def _bytes_per_s(times: Times, law: Law, num: int, latency_s: float) -> float:
     for _ in range(_HALVINGS):
         middle = (slow * fast) ** 0.5
         slow, fast = (middle, fast) if law(size, num, latency_s, middle) > taken_s else (slow, middle)
-    return fast
+    return fast if law(size, num, latency_s, fast) <= taken_s else None
 
 
 def _said(link_class: str, ratios: Mapping[float, float]) -> list[str]:

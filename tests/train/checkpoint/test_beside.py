@@ -263,6 +263,31 @@ def test_a_checkpoint_that_another_replaces_while_it_is_read_is_not_called_damag
     assert (restored.step, restored.skipped) == (3, ())
 
 
+def read_the_one_given(_training: MakeTraining, tmp_path: Path) -> Path:
+    return to_safetensors(tmp_path / "checkpoints" / "step-000000000000", tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("read", [read_by_restore, read_by_to_safetensors, read_the_one_given])
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_nor_is_one_that_a_training_without_steps_replaces_again_and_again(
+    training: MakeTraining,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[MakeTraining, Path], Path],
+    times: int,
+) -> None:
+    living = training(every=None)
+
+    def replace() -> None:
+        next(living.model.parameters()).data.add_(1)
+        living.checkpoints.save()
+        living.checkpoints._settle()
+
+    replace()
+    before("manifest.verify", replace, monkeypatch, times)
+    assert read(training, tmp_path).name == "step-000000000000"
+
+
 @pytest.mark.parametrize("read", [read_by_restore, read_by_to_safetensors])
 def test_checkpoints_that_go_sooner_than_they_can_be_read_are_an_error_that_says_so(
     training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[MakeTraining, Path], Path]

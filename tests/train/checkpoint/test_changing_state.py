@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.train.checkpoint.conftest import MakeTraining
+from topout.record import before_leaving
 from topout.schema.errors import TopoutError
 from topout.train.checkpoint import Checkpoints, reader, to_safetensors
 from topout.train.checkpoint.store import Store
@@ -231,6 +232,35 @@ def test_steps_count_after_closing_and_the_optimizer_keeps_nothing(tmp_path: Pat
     gc.collect()
     assert alive() is None
     optimizer.step()
+
+
+def test_one_that_has_only_restored_keeps_no_model_that_the_script_has_dropped(tmp_path: Path) -> None:
+    with of(tmp_path, model=nn.Linear(4, 2)) as saved:
+        saved.save()
+
+    def evaluated() -> "weakref.ref[nn.Module]":
+        model = nn.Linear(4, 2)
+        of(tmp_path, model=model).restore()
+        return weakref.ref(model)
+
+    model = evaluated()
+    gc.collect()
+    assert model() is None
+
+
+def test_one_that_has_saved_ends_well_though_the_script_has_dropped_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(before_leaving, "_calls", [])
+    saved = of(tmp_path, counter=Counter())
+    saved.save()
+    assert saved._writing is not None
+    saved._writing.wait()
+    del saved
+    gc.collect()
+    before_leaving.finish()
+    # its lock went with it
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000000"]
 
 
 @pytest.mark.gpu

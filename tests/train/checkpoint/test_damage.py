@@ -55,15 +55,18 @@ def test_one_that_is_listed_and_not_there_is_damaged_like_any_other(training: Ma
     assert to_safetensors(tmp_path / "checkpoints", tmp_path / "model.safetensors") == step_folder(tmp_path, 2)
 
 
-def test_one_that_a_rank_does_not_see_although_it_is_listed_is_passed_over(
-    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hidden", [[6], [6, 4]])
+def test_those_that_a_rank_does_not_see_although_they_are_listed_are_passed_over(
+    training: MakeTraining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: list[int]
 ) -> None:
-    training().take(5).close()
-    hidden = step_folder(tmp_path, 4).rename(tmp_path / "hidden")
-    monkeypatch.setattr(Store, "steps", lambda _: [2, 4])
+    training().take(7).close()
+    for step in hidden:
+        step_folder(tmp_path, step).rename(tmp_path / f"hidden-{step}")
+    monkeypatch.setattr(Store, "steps", lambda _: [2, 4, 6])
     restored = training().checkpoints.restore()
-    assert restored is not None and hidden.is_dir()
-    assert (restored.step, [one.step for one in restored.skipped]) == (2, [4])
+    assert restored is not None
+    assert (restored.step, [one.step for one in restored.skipped]) == (6 - 2 * len(hidden), hidden)
+    assert to_safetensors(tmp_path / "checkpoints", tmp_path / "model.safetensors") == restored.folder
 
 
 @pytest.mark.parametrize("num_flips", [300, pytest.param(10_000, marks=pytest.mark.soak)])

@@ -5,8 +5,8 @@ Why it matters. A GPU computes what Python has queued. Where the queue runs dry 
 the same code takes cores from the step itself.
 
 How it is measured. Time of a step that no phase explains (`other`); with a GPU, the share in which
-it had run dry while the host was still preparing work. Gaps between small kernels count: now and
-then a GPU that runs dry is held back until a whole phase is in its queue, and what the phase takes
+it had run dry while the host was still preparing work. Gaps between small kernels count: in a few
+steps a GPU is held back until a whole phase is in its queue, and what the phase takes
 without a gap is work. The larger of the two is the gain.
 
 What to do. Look at what the loop does besides training:

@@ -19,7 +19,8 @@ from typing import Any
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
 from topout.record.row_names import DRY, QUEUED
-from topout.record.torch_taps.held_back import PHASES, Begun, HeldBack
+from topout.record.torch_taps.held_back import PHASES, Begun, HeldBack, Place
+from topout.record.torch_taps.next_call import NextCall
 from topout.record.torch_taps.sizes import num_bytes_of
 from topout.schema.event import NOT_GIVEN, Kind
 
@@ -67,6 +68,9 @@ class DeviceClock:
         """The phase of this step that the device is held back for."""
         self._was_held = False
         """Since the phase before ended."""
+        self._num_copies_before = 0
+        """It was held back, since that phase."""
+        self._next_call = NextCall(torch)
         self._spoiled: set[int] = set()
         """Steps in which it was not, or ran dry all the same."""
         self._begun = Begun(now_ns())
@@ -95,7 +99,8 @@ class DeviceClock:
         if recorder.mark is not None:
             start_ns = now_ns()
             if self._held_phase is not None:
-                self._held_back.step_ended()
+                self._next_call.forget()
+                self._held_back.step_ended(is_spoiled=step in self._spoiled)
             self.poll()
             self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
@@ -170,33 +175,54 @@ class DeviceClock:
         if phase in PHASES and self._held_phase is None:
             place, since_ns = begun.place_at(at_ns)
             self._held_back.saw(phase, place=place, launched_ns=at_ns - since_ns, is_dry=is_dry == 1)
-        self._append(self._told(phase, is_dry), at_ns, is_dry)
+        self._append(self._told(phase, is_dry, at_ns), at_ns, is_dry)
         if phase == GOES_ON:
             begun.copy_begins(at_ns)
             return
         place = begun.copied(now_ns()) if phase == "copy" else begun.ended(phase, now_ns())
         self._was_held = self._was_held and phase == "copy"
-        # without gradients it is a batch of an evaluation
+        self._hold_from(place)
+
+    def _hold_from(self, place: Place) -> None:
+        """Where the phase begins that this step is for; without gradients it is a batch of an evaluation."""
         held = self._held_phase if self._is_grad_enabled() else None
-        if held is not None and self._held_back.hold_for(held, place):
-            self._append(_HELD, at_ns)
-            self._was_held = True
+        if held is None or not self._held_back.begins_at(held, place):
+            return
+        # between steps the host may wait for the device, as `loss.item()` does, and would wait for what holds it
+        is_awaited = held == "forward" and place[-1] == 0 and self._next_call.await_with(self._hold_in_call)
+        if not is_awaited:
+            self._hold()
+
+    def _hold_in_call(self) -> None:
+        if threading.get_ident() == self._recorder.main_thread and self._is_grad_enabled():
+            self._recorder.guard(self._hold)
+
+    def _hold(self) -> None:
+        """Until the host has launched what comes next."""
+        cuda = self._cuda
+        if self._held_phase is None or cuda.is_current_stream_capturing() or cuda.current_stream() != self._stream:
+            return
+        self._held_back.hold_for(self._held_phase)
+        self._append(_HELD, now_ns())
+        self._was_held, self._num_copies_before = True, self._begun.num_copies
 
     def _append(self, phase: str, at_ns: int, is_dry: int = NOT_GIVEN) -> None:
         event = self._spare.pop() if self._spare else self._cuda.Event(enable_timing=True)
         event.record()
         self._pending.append((phase, event, at_ns, self._recorder.num_steps, is_dry))
 
-    def _told(self, phase: str, is_dry: int) -> str:
+    def _told(self, phase: str, is_dry: int, at_ns: int) -> str:
         """Of a step that the device is held back in: that phase alone, from where it was."""
         if self._held_phase is None:
             has_nothing = phase == GOES_ON and is_dry == 1 and self._begun.num_copies == 0
             return _MADE_BATCH if has_nothing else phase
+        # a copy itself may wait until the device has done what was queued before it
+        is_late = self._begun.num_copies == self._num_copies_before and self._held_back.is_over(at_ns)
         if phase == GOES_ON and self._was_held:
-            self._spoil_if(is_dry == 1)
+            self._spoil_if(is_dry == 1 or is_late)
             return phase
         if phase == self._held_phase:
-            self._spoil_if(not self._was_held)
+            self._spoil_if(not self._was_held or is_late)
             return f"{phase}{QUEUED}"
         return _HELD if phase in ("copy", GOES_ON) else ""
 
@@ -212,8 +238,8 @@ class DeviceClock:
         at_ns = now_ns()
         step_ns = max(1, (at_ns - self._last_followed_ns) // max(1, step + 1 - self._last_followed))
         self._last_followed_ns, self._last_followed = at_ns, step + 1
-        is_looking = self._held_back.is_looking(step + 1)
-        self._next_step = step + (1 if is_looking else max(1, round(cost_ns / (_LARGEST_COST_SHARE * step_ns))))
+        affordable = step + max(1, round(cost_ns / (_LARGEST_COST_SHARE * step_ns)))
+        self._next_step = min(affordable, self._held_back.next_wanted(step + 1))
 
 
 def _tap_copies(torch: ModuleType, recorder: Recorder) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from topout.record.recorder import Recorder
 from topout.record.settings import Settings
+from topout.record.torch_taps.uncompiled import has_compiled
 from topout.schema.run_folder import RunFolder, write_whole
 
 
@@ -110,8 +111,7 @@ class _Window:
 def _awaits_optimizer() -> bool:
     """One was made, and not stepped yet. Where something is compiled its steps may be, which are never seen."""
     module: Any = sys.modules.get("torch.optim.optimizer")
-    compiler: Any = sys.modules.get("torch._dynamo.utils")
-    if module is None or (compiler is not None and compiler.counters.get("frames")):
+    if module is None or has_compiled():
         return False
     waiting = [module.Optimizer]
     while waiting:

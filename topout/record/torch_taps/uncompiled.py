@@ -4,6 +4,7 @@ Where a graph breaks at a tapped call, torch runs it as Python and tries to comp
 more than without topout, and time. Not for calls that stay inside a graph: those are traced as ever.
 """
 
+import sys
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -23,3 +24,9 @@ def leave_uncompiled(tap: Tap) -> Tap:
             action = frames._FrameAction
             frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
     return tap
+
+
+def has_compiled() -> bool:
+    """Whether torch has compiled anything in this process so far."""
+    compiler: Any = sys.modules.get("torch._dynamo.utils")
+    return compiler is not None and bool(compiler.counters.get("frames"))

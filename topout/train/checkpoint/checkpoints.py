@@ -34,6 +34,8 @@ from topout.train.wrapped import weak
 _UNSEEN_LIMIT_S = 40.0
 """NFS may take a name for absent for 30 s after it has come."""
 _UNSEEN_PAUSE_S = 0.5
+_unclosed: "set[Checkpoints]" = set()
+"""Those that have saved: waited for at the end, also where the script has dropped them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,9 @@ class Checkpoints:
         self._damaged: list[int] = []
         self._is_begun = False
         self._last_taken: int | None = None
-        finish_at_exit(self._finish)
+        # weakly: one that only restores must not keep a model that the script has dropped
+        self._at_exit = _weakly(self._finish)
+        finish_at_exit(self._at_exit)
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +165,8 @@ class Checkpoints:
     def close(self) -> None:
         """Waits until what is being written is safe; an error if the last one could not be."""
         self._finish()
-        forget(self._finish)
+        forget(self._at_exit)
+        _unclosed.discard(self)
         self._staging.close()
         # a closed one may stay with the script, which has gone on to other loaders
         self._entries, self._doubts = [], []
@@ -210,7 +215,8 @@ class Checkpoints:
         )  # fmt: skip
         self._writing = Writing(snapshot, self._store, self._writers, self._retire)
         # once more after `close`
-        finish_at_exit(self._finish, anew=False)
+        finish_at_exit(self._at_exit, anew=False)
+        _unclosed.add(self)
         self._last_taken, self._num_uncounted = self.num_steps, 0
         self._pace.begin(self.num_steps)
 

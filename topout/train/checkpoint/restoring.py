@@ -1,7 +1,7 @@
 """The newest good checkpoint back into a training: found, verified by all ranks together, loaded by each.
 
 One that is torn or was changed is passed over, and said; one that does not fit this training is an error, since an
-older one would not fit either. One that a living training deletes meanwhile, as it has newer ones, is neither.
+older one would not fit either. One that a living training deletes or replaces meanwhile is neither.
 """
 
 import json
@@ -45,17 +45,17 @@ class Found:
 def restore(store: Store, held: Callable[[], Sequence[Entry]], agreement: Agreement) -> tuple[Found | None, list[str]]:
     """Into what is `held`: the newest good one, and what a person should know."""
 
-    def read(gone: str) -> tuple[Found | None, list[str]]:
+    def read(gone: frozenset[str]) -> tuple[Found | None, list[str]]:
         found = find(store, agreement, gone)
         return found, [] if found is None else load(found, held(), agreement)
 
     return read_one(store.folder, read)
 
 
-def find(store: Store, agreement: Agreement, gone: str = "") -> Found | None:
+def find(store: Store, agreement: Agreement, gone: frozenset[str] = frozenset()) -> Found | None:
     """None when there is no checkpoint at all; an error when there are and none is good.
 
-    One that had `gone` and is listed again is one that some rank does not see, and no good to it.
+    One that had `gone`, is listed again and still not there is one that some rank does not see, and no good to it.
     """
     skipped: list[Skipped] = []
     for step in reversed(saved_steps(store, agreement)):
@@ -64,8 +64,7 @@ def find(store: Store, agreement: Agreement, gone: str = "") -> Found | None:
         manifest, problem = _looked_at(folder, agreement)
         if problem is None and manifest is not None:
             return Found(folder=folder, manifest=manifest, skipped=tuple(skipped), seen=seen)
-        if folder.name != gone:
-            _raise_if_gone(folder, seen, agreement)
+        _raise_if_gone(folder, seen, agreement, again=folder.name in gone)
         skipped.append(Skipped(step, str(problem)))
     if not skipped:
         return None
@@ -108,8 +107,8 @@ def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str
     return manifest, found[0] if found else None
 
 
-def _raise_if_gone(folder: Path, seen: Seen, agreement: Agreement) -> None:
-    if any(agreement.shared(seen.has_gone())):
+def _raise_if_gone(folder: Path, seen: Seen, agreement: Agreement, *, again: bool = False) -> None:
+    if any(agreement.shared(seen.has_gone(again=again))):
         raise Gone(folder.name)
 
 

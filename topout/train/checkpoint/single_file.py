@@ -35,7 +35,7 @@ def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model")
     return read_one(Path(source), lambda gone: _converted(Path(source), Path(out), entry, gone))
 
 
-def _converted(source: Path, out: Path, entry: str, gone: str) -> Path:
+def _converted(source: Path, out: Path, entry: str, gone: frozenset[str]) -> Path:
     folder, manifest, seen = _found(source, gone)
     try:
         _convert(folder, manifest, out, entry)
@@ -73,7 +73,7 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, dict) and leaf.get(KIND) == "tensor"
 
 
-def _found(source: Path, gone: str) -> tuple[Path, Manifest, Seen]:
+def _found(source: Path, gone: frozenset[str]) -> tuple[Path, Manifest, Seen]:
     store = Store(source)
     candidates = [store.path(step) for step in reversed(store.steps())] or [source]
     wrong = []
@@ -86,7 +86,7 @@ def _found(source: Path, gone: str) -> tuple[Path, Manifest, Seen]:
             problems = [str(error)]
         if not problems:
             return folder, manifest, seen
-        if seen.has_gone() and folder != source and folder.name != gone:
+        if seen.has_gone(again=folder == source or folder.name in gone):
             raise Gone(folder.name)
         wrong.append(f"{folder.name}: {problems[0]}")
     raise TopoutError(

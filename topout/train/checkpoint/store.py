@@ -42,23 +42,23 @@ class Seen:
     def __init__(self, folder: Path) -> None:
         self._folder, self._stamp = folder, _stamp(folder)
 
-    def has_gone(self) -> bool:
-        """Deleted, or another is in its place."""
+    def has_gone(self, *, again: bool = False) -> bool:
+        """Deleted, or another is in its place; of one that is asked for `again`, not where it was not there at all."""
         stamp = _stamp(self._folder)
-        return stamp is None or stamp != self._stamp
+        return stamp != self._stamp or (stamp is None and not again)
 
 
-def read_one(folder: Path, read: Callable[[str], Result]) -> Result:
+def read_one(folder: Path, read: Callable[[frozenset[str]], Result]) -> Result:
     """What `read` returns, which chooses anew each time that one has gone; it is told which had gone before."""
-    last: object = ""
+    gone: list[str] = []
     for _ in range(_ATTEMPTS):
         try:
-            return read(str(last))
-        except Gone as gone:
-            last = gone
+            return read(frozenset(gone))
+        except Gone as one:
+            gone.append(str(one))
     raise TopoutError(
-        f"{last} went from {folder} while it was read, and so did {_ATTEMPTS - 1} before it.",
-        why="Another training saves there, and deletes old ones sooner than one of them can be read.",
+        f"{gone[-1]} went from {folder} while it was read, and so did {_ATTEMPTS - 1} before it.",
+        why="Another training saves there, and deletes or replaces old ones sooner than one of them can be read.",
         do="let it keep more of them (keep=), or copy one to a folder of its own",
         exit_code=ExitCode.ENVIRONMENT,
     )
