@@ -15,7 +15,10 @@ from topout.schema.run_folder import RunFolder
 
 
 class TwoRanks:
-    """Two ranks with steps of 1000 ns; rows are placed by hand into every step."""
+    """Two ranks with steps of 1000 ns; rows are placed by hand into every step.
+
+    Without a backward, what these do not explain is forward.
+    """
 
     def __init__(self, folder: Path, hosts: tuple[str, str] = ("n01", "n01")) -> None:
         self.folder = RunFolder(folder)
@@ -79,7 +82,7 @@ def test_where_one_ranks_arrivals_are_lost_all_communication_stays_in_backward(p
 def test_a_barrier_is_waiting_until_the_last_rank_comes(pair: TwoRanks) -> None:
     pair.add(0, Kind.COLLECTIVE, 100, 820, name="barrier")
     pair.add(1, Kind.COLLECTIVE, 800, 820, name="barrier")
-    assert pair.second_step() == [{"wait": 700, "transfer": 20, "other": 280}, {"transfer": 20, "other": 980}]
+    assert pair.second_step() == [{"wait": 700, "transfer": 20, "forward": 280}, {"transfer": 20, "forward": 980}]
 
 
 def test_waiting_inside_an_evaluation_is_waiting(pair: TwoRanks) -> None:
@@ -87,8 +90,8 @@ def test_waiting_inside_an_evaluation_is_waiting(pair: TwoRanks) -> None:
         pair.add(rank, Kind.EVALUATION, 0, 700)
         pair.add(rank, Kind.COLLECTIVE, arrival, 650, name="all_reduce")
     assert pair.second_step() == [
-        {"wait": 400, "evaluation": 300, "other": 300},
-        {"evaluation": 700, "other": 300},
+        {"wait": 400, "evaluation": 300, "forward": 300},
+        {"evaluation": 700, "forward": 300},
     ]
 
 
@@ -125,13 +128,13 @@ def test_computing_after_the_last_bucket_is_backward_not_transfer(pair: TwoRanks
 def test_groups_are_not_mixed_up(pair: TwoRanks) -> None:
     pair.add(0, Kind.COLLECTIVE, 100, 300, name="all_reduce@2")
     pair.add(1, Kind.COLLECTIVE, 800, 900, name="all_reduce@3")
-    assert pair.second_step() == [{"transfer": 200, "other": 800}, {"transfer": 100, "other": 900}]
+    assert pair.second_step() == [{"transfer": 200, "forward": 800}, {"transfer": 100, "forward": 900}]
 
 
 def test_point_to_point_has_no_partner_to_compare_with(pair: TwoRanks) -> None:
     pair.add(0, Kind.COLLECTIVE, 100, 300, name="recv", in_step=False)
     pair.add(1, Kind.COLLECTIVE, 800, 900, name="recv", in_step=False)
-    assert pair.second_step() == [{"transfer": 200, "other": 800}, {"transfer": 100, "other": 900}]
+    assert pair.second_step() == [{"transfer": 200, "forward": 800}, {"transfer": 100, "forward": 900}]
 
 
 def test_a_rank_arrives_where_it_launches_and_stands_where_it_waits(pair: TwoRanks) -> None:
@@ -148,13 +151,13 @@ def test_who_waits_for_a_launch_that_another_rank_has_not_made_waits_for_that_ra
     for rank, launch in ((0, 100), (1, 600)):
         pair.add(rank, Kind.COLLECTIVE, launch, launch, name="all_reduce.launched")
         pair.add(rank, Kind.COLLECTIVE, launch, 700, name="all_reduce.awaited")
-    assert pair.second_step() == [{"wait": 500, "transfer": 100, "other": 400}, {"transfer": 100, "other": 900}]
+    assert pair.second_step() == [{"wait": 500, "transfer": 100, "forward": 400}, {"transfer": 100, "forward": 900}]
 
 
 def test_a_wait_for_something_unknown_is_transfer(pair: TwoRanks) -> None:
     for rank, start in ((0, 100), (1, 600)):
         pair.add(rank, Kind.COLLECTIVE, start, 700, name=".awaited", in_step=False)
-    assert pair.second_step() == [{"transfer": 600, "other": 400}, {"transfer": 100, "other": 900}]
+    assert pair.second_step() == [{"transfer": 600, "forward": 400}, {"transfer": 100, "forward": 900}]
 
 
 def test_a_launch_and_the_wait_for_it_are_one_collective(pair: TwoRanks) -> None:

@@ -114,6 +114,44 @@ def test_a_loader_that_no_backward_follows_evaluates(tmp_path: Path) -> None:
     assert _found(_table(tmp_path, rows)) == [(1400, 2000), (1450, 2000), (1700, 2000)]
 
 
+def _step_without_backward(rows: Rows, step: int, start: int, end: int, *, steps_by: str) -> None:
+    """With two batches, and an optimizer or nothing but the step's end to tell that they were trained on."""
+    _row(rows, Kind.INPUT, start, start + 10, value=4, ref=0)
+    _row(rows, Kind.INPUT, start + 50, start + 60, value=4, ref=0)
+    if steps_by == "optimizer":
+        _row(rows, Kind.OPTIMIZER, end - 50, end)
+    _row(rows, Kind.STEP, start, end, ref=step)
+
+
+@pytest.mark.parametrize("steps_by", ["optimizer", "mark"])
+def test_without_any_backward_a_loader_between_steps_evaluates(tmp_path: Path, steps_by: str) -> None:
+    rows = Rows()
+    for step in range(3):
+        _step_without_backward(rows, step, 1000 * step, 1000 * step + 300, steps_by=steps_by)
+    for start in (1400, 1700):
+        _row(rows, Kind.INPUT, start, start + 50, value=4, ref=1)
+    assert _found(_table(tmp_path, rows)) == [(1400, 2000), (1700, 2000)]
+
+
+def test_without_any_backward_a_mode_tells_of_an_evaluation_inside_a_step(tmp_path: Path) -> None:
+    rows = Rows()
+    for step in range(3):
+        _step_without_backward(rows, step, 1000 * step, 1000 * step + 950, steps_by="mark")
+    _row(rows, Kind.MODE, 1300, value=0)
+    for start in (1400, 1700):
+        _row(rows, Kind.INPUT, start, start + 50, value=4, ref=1)
+    _row(rows, Kind.MODE, 1800, value=1)
+    assert _found(_table(tmp_path, rows)) == [(1300, 1800), (1400, 1800), (1700, 1800)]
+
+
+def test_without_any_backward_an_evaluation_after_the_last_step_counts(tmp_path: Path) -> None:
+    rows = Rows()
+    for step in range(3):
+        _step_without_backward(rows, step, 1000 * step, 1000 * step + 300, steps_by="mark")
+    _row(rows, Kind.INPUT, 2400, 2500, value=4, ref=1)
+    assert trails_off(_table(tmp_path, rows), START_NS + 2300) == START_NS + 2500
+
+
 @pytest.mark.parametrize("shows_by", ["row", "mode", "loader"])
 def test_an_evaluation_after_the_last_step_counts(tmp_path: Path, shows_by: str) -> None:
     plan = Plan(trail_evaluation_ns=[500], evaluation_by=shows_by)

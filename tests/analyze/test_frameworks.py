@@ -7,6 +7,7 @@ import pytest
 
 from tests.tables import START_NS, Plan, Rows, StepPlan, build_run
 from topout.analyze.measure import measure_run
+from topout.analyze.mixed_forward import is_forward_mixed
 from topout.schema.event import Kind
 from topout.schema.measures import Measures, Verdict
 from topout.schema.run_folder import RUN_VERSION, RunFolder
@@ -105,6 +106,38 @@ def test_in_a_loop_of_jax_that_marks_its_input_a_missing_backward_is_no_evaluati
     assert verdict is not None and verdict.phase == "input"
 
 
-def test_in_a_loop_of_torch_batches_without_a_backward_stay_an_evaluation(tmp_path):
-    measures, _ = measure_rows(tmp_path / "run", marked_loop(60 * MS, 100 * MS), {"torch_version": "2.13.0"})
-    assert measures.shares["evaluation"] > 0.5
+@pytest.mark.parametrize("facts", [{}, {"torch_version": "2.13.0"}])
+def test_in_a_marked_loop_of_any_framework_a_missing_backward_is_no_evaluation(facts, tmp_path):
+    measures, verdict = measure_rows(tmp_path / "run", marked_loop(5 * MS, 100 * MS), facts)
+    assert (measures.shares["input"], measures.shares["forward"]) == (pytest.approx(0.05), pytest.approx(0.95))
+    assert verdict is not None and verdict.name == "compute"
+    assert is_forward_mixed(measures.shares)  # reads "up to": whatever the script does is in it
+    assert any("No pass and no backward was seen" in sentence for sentence in verdict.evidence)
+
+
+def test_optimizer_steps_tell_what_is_trained_where_no_backward_is_called(tmp_path):
+    rows = Rows()
+    for step in range(10):
+        start_ns = START_NS + step * 100 * MS
+        rows.add(Kind.INPUT, start_ns, 5 * MS, value=16, ref=0)
+        rows.add(Kind.OPTIMIZER, start_ns + 80 * MS, 10 * MS)
+        rows.add(Kind.STEP, start_ns, 90 * MS, ref=step)
+    measures, verdict = measure_rows(tmp_path / "run", rows, {"torch_version": "2.13.0"})
+    assert measures.shares["evaluation"] == 0
+    assert measures.shares["optimizer"] == pytest.approx(0.1, rel=0.05)
+    assert verdict is not None and verdict.name == "compute"
+    assert measures.step is not None and measures.step.samples_per_s == pytest.approx(160, rel=0.05)
+    assert [
+        sentence for sentence in measures.not_measured if sentence.startswith("Forward and backward: none was seen")
+    ]
+
+
+def test_copies_to_a_device_tell_nothing_of_computing_where_no_backward_is_called(tmp_path):
+    rows = marked_loop(5 * MS, 100 * MS)
+    for step in range(10):
+        rows.add(Kind.DEVICE, START_NS + step * 100 * MS, MS, name="copy", ref=step)
+    measures, verdict = measure_rows(tmp_path / "run", rows, {"torch_version": "2.13.0"})
+    # and not 94 % in which the device had nothing to do
+    assert measures.shares["forward"] == pytest.approx(0.95)
+    assert measures.compute.host_share is None
+    assert verdict is not None and verdict.name == "compute"

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from tests.tables import Plan, StepPlan, build_run
+from topout.cli.main import call
 
 MS = 1_000_000
 DETAILS = {
@@ -90,6 +91,41 @@ def test_an_analysis_of_a_newer_topout_is_only_replaced_by_force(late_rank, run_
     assert late_rank.analysis_json.read_text() == '{"version": 99}'
     assert run_topout(["analyze", late_rank.path, "--no-html", "--force"]).code == 0
     assert json.loads(late_rank.analysis_json.read_text())["version"] == 1
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), [1], {}, -1, True, pytest.param(10**400, id="400 digits"), 1e308])
+@pytest.mark.parametrize("key", ["num_cores", "memory_bytes", "cores", "core", "duration_s", "data_share"])
+def test_values_that_no_run_writes_are_left_out(late_rank, key, value, capsys):
+    run = json.loads(late_rank.run_json.read_text())
+    if key == "duration_s":
+        run[key] = value
+    elif key == "data_share":
+        run["spec"][key] = value
+    elif key in ("cores", "core"):
+        run["ranks"][0]["cores"] = value if key == "cores" else [value]
+    else:
+        run["hosts"] = [{"name": "n01", key: value}]
+    late_rank.run_json.write_text(json.dumps(run))
+    assert call(["analyze", str(late_rank.path)]) == 0, capsys.readouterr().err
+    assert "LOAD-IMBALANCE" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["run.json", "rank-00000.events", "rank-00000.counters", "analysis.json"])
+@pytest.mark.parametrize("verb", ["analyze", "compare"])
+def test_a_pipe_in_place_of_a_file_is_refused_before_it_is_opened(late_rank, verb, name, capsys):
+    other = build_late_rank(late_rank.path.with_name("other"))
+    (late_rank.path / name).unlink(missing_ok=True)
+    os.mkfifo(late_rank.path / name)
+    code = call([verb, str(late_rank.path), *([str(other.path)] if verb == "compare" else [])])
+    if (verb, name) == ("compare", "analysis.json"):
+        # which it does not read
+        assert code == 0
+        return
+    assert code == 2
+    problem, why, do = capsys.readouterr().err.splitlines()
+    assert problem == f"{late_rank.path / name} is not a file."
+    assert "it is a pipe" in why and "name another" in do
 
 
 def test_a_damaged_analysis_is_replaced(late_rank, run_topout):

@@ -113,3 +113,37 @@ def test_a_doctor_that_names_no_hosts_is_believed(tmp_path, monkeypatch):
     kept.write_text(json.dumps({"links": [], "hosts": [{"limits": {"num_cores": 8}}]}))
     assert written(tmp_path, monkeypatch, "one.json") == 0
     assert json.loads((tmp_path / "one.json").read_text())["system"]["cores"] == 8
+
+
+LINK = {"link_class": "within a host", "operation": "all-reduce", "transport": "gloo", "num_ranks": 2, "alpha_s": 1e-4,
+        "beta_bytes_per_s": 1e9, "largest_bytes_per_s": 9e8}  # fmt: skip
+SAMPLED = {**LINK, "samples": [{"num_bytes": 4096, "times_s": [1e-4]}, {"num_bytes": 1 << 20, "times_s": [1.1e-3]}]}
+
+
+@pytest.mark.parametrize(
+    ("links", "host", "said"),
+    [
+        (["x"], {}, "$.links[0]"),
+        ([{key: value for key, value in LINK.items() if key != "num_ranks"}], {}, "num_ranks"),
+        ([{**LINK, "cpu_alpha_s": "x"}], {}, "$.links[0].cpu_alpha_s"),
+        ([LINK], 0, "$.hosts[0]"),
+        ([LINK], {"links": 0}, "$.hosts[0].links"),
+        ([LINK], {"links": [{**SAMPLED, "samples": [{"num_bytes": 4096, "times_s": [0]}]}]}, "times_s[0]"),
+        ([LINK], {"limits": {"num_cores": "many"}}, "$.hosts[0].limits.num_cores"),
+        ([LINK], {"places": [{"purpose": "data", "read_bytes_per_s": "quick"}]}, "$.hosts[0].places[0]"),
+    ],
+)
+def test_a_diagnosis_of_another_shape_is_an_error_that_names_the_place(
+    tmp_path, monkeypatch, capsys, links, host, said
+):
+    monkeypatch.chdir(tmp_path)
+    kept = diagnosed(1, "n01", 8)
+    kept.write_text(json.dumps({"links": [LINK], "hosts": [{"links": [SAMPLED]}]}))
+    assert written(tmp_path, monkeypatch, "one.json") == 0
+    capsys.readouterr()
+    kept.write_text(json.dumps({"links": links, "hosts": [host]}))
+    for chosen in ([], ["--doctor", str(kept)]):
+        assert call(["calibrate", "run", "--out", "one.json", *chosen]) == 2
+        error = capsys.readouterr().err
+        assert f"{kept} is no diagnosis of topout doctor." in error
+        assert said in error

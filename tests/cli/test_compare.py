@@ -1,6 +1,8 @@
 """`topout compare`: a planted difference is found, none is not invented, and CI gets its exit code."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -43,6 +45,12 @@ def test_a_slower_run_fails_the_check_and_its_phase_is_marked(runs, run_topout):
     assert done.stdout.startswith("B is slower: a step takes 1")
     marked = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("* ") and " ms" in line]
     assert marked == ["backward"]
+
+
+@pytest.mark.parametrize("lost", ["| true", "2> >(true)", "2>&1 | true"])
+def test_a_slower_run_fails_the_check_although_nobody_reads_it(runs, lost):
+    line = f"{sys.executable} -m topout compare same slow --fail-on 3% {lost}"
+    assert subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=runs, check=False).returncode == 1
 
 
 def test_without_a_threshold_slower_is_only_said(runs, run_topout):

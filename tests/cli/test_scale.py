@@ -9,6 +9,7 @@ from tests.report.study_samples import bent_scaling, scaled
 from tests.submit.test_job_script import program
 from topout.cli.main import call
 from topout.cli.scale_words import FLAGS, delimit_script
+from topout.study.largest_batch import Trial
 
 WORDS = ["scale", "--submit", "--dry-run", "--ranks", "1,2", "--per-node", "1"]
 
@@ -107,3 +108,44 @@ def test_an_efficiency_is_as_doubtful_as_both_of_its_rates_and_the_first_is_exac
     # what the reference is uncertain by is not known: then neither is the ratio
     alone = replace(first, num_runs=1, low=first.samples_per_s, high=first.samples_per_s)
     assert efficiency_band(replace(found, points=[alone, *others])) == [1] * 8
+
+
+@pytest.fixture
+def batches_run(monkeypatch):
+    """Of each point that would have run. Trials stand in for runs of a script with 640 samples."""
+    found = {}
+
+    def trial(_ended, size):
+        return Trial(fits=size <= 640, bound="data")
+
+    def run(_place, points, *_):
+        found.update({(point.ranks, point.batch): None for point in points})
+        return []
+
+    monkeypatch.setattr("topout.cli.scale.start_run", lambda *_: None)
+    monkeypatch.setattr("topout.cli.scale.judge", trial)
+    monkeypatch.setattr("topout.cli.scale._Place.run", run)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "points"),
+    [
+        ([], [(1, 320), (2, 320)]),
+        (["--mode", "weak"], [(1, 320), (2, 320)]),
+        (["--mode", "strong"], [(1, 640), (2, 320)]),
+        (["--mode", "both"], [(1, 320), (2, 320), (2, 160)]),
+    ],
+)
+def test_the_largest_batch_of_few_data_is_one_that_all_ranks_have(batches_run, capsys, mode, points):
+    call(["scale", "--ranks", "1,2", *mode, "--batch", "largest", "train.py"])
+    assert list(batches_run) == points
+    said = capsys.readouterr().err
+    assert "Largest batch of a rank on 1 rank: 640, bound by data" in said
+    assert ("For weak scaling: 320, since 2 ranks share the same data" in said) == (mode != ["--mode", "strong"])
+
+
+def test_data_that_do_not_give_every_rank_a_sample_are_refused_before_a_point_runs(batches_run, capsys):
+    assert call(["scale", "--ranks", "1,641", "--mode", "weak", "--batch", "largest", "train.py"]) == 2
+    assert not batches_run
+    assert "641 ranks have no sample each" in capsys.readouterr().err

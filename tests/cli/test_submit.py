@@ -141,7 +141,12 @@ def test_without_a_script_the_embedded_default_is_submitted(run_topout, site, tm
 
 def test_ranks_are_asked_of_the_scheduler(run_topout, site):
     words = ["submit", "--dry-run", "--time", "2h", "--nodes", "2"]
-    for more, line in ((["-n", "8"], "4"), (["--per-node", "3"], "3"), (["--gpus", "2"], "2")):
+    for more, line in (
+        (["-n", "8"], "4"),
+        (["--per-node", "3"], "3"),
+        (["-n", "6", "--per-node", "3"], "3"),
+        (["--gpus", "2"], "2"),
+    ):
         said = run_topout([*words, *more, "train.py"], env=site).stdout
         assert re.search(rf"^#SBATCH --ntasks-per-node={line}$", said, re.MULTILINE), said
 
@@ -217,6 +222,10 @@ def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
         ("--time 2h --partiton gpu train.py", "Did you mean --partition?"),
         ("--time 2h --steps three train.py", "three"),
         ("--time 2h --profile 9-3 train.py", "is not a range of steps"),
+        (
+            "--time 2h --nodes 2 -n 5 --per-node 3 train.py",
+            "-n 5 and --per-node 3 contradict each other.\n  why  on 2 hosts --per-node 3 gives 6 ranks",
+        ),
         ("--time 2h --nodes 2 -n 3 train.py", "do not share out evenly over 2 nodes"),
         ("--time 2h --steps 1.5 train.py", "--steps 1.5 is not a whole number."),
         ("--time 2h --restarts -1 train.py", "--restarts -1 is not possible."),

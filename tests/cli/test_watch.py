@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -304,10 +305,24 @@ def test_a_job_is_watched_from_run_to_run(run_topout, tmp_path):
     assert ended.stderr.splitlines() == ["Next    topout analyze topout-runs/run-2"]
 
 
-@pytest.mark.parametrize("ranks", [None, [{"rank": "a"}], [{}], ["x"]])
+@pytest.mark.parametrize("ranks", [None, -1, "x", [{"rank": "a"}], [{}], ["x"]])
 def test_a_run_that_somebody_damaged_is_shown_as_far_as_it_can_be(folder, ranks):
     folder.run_json.write_text(json.dumps({"version": 1, "status": None, "ranks": ranks}))
     assert Watcher(folder.path).look() == LiveRun(run="run-1", status="unknown", ranks=())
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_a_recording_is_not_waited_for(folder):
+    os.mkfifo(folder.events(0))
+    write_steps(EventWriter(folder.events(1), pytest.fail), 0, 9)
+    assert [rank.step for rank in Watcher(folder.path).look().ranks] == [None, 9]
+
+
+def test_a_width_that_is_not_known_is_no_width(folder, run_topout):
+    for words in (["watch", folder.path, "--once"], ["--help"]):
+        narrow = run_topout(words, env={"COLUMNS": "0"})
+        assert (narrow.code, narrow.stdout) == (0, run_topout(words, env={"COLUMNS": "80"}).stdout)
+        assert len(narrow.stdout.splitlines()) > 5
 
 
 @pytest.mark.parametrize(("kept", "told"), [(["17", "18"], "those kept there: 17, 18"), ([], "none is kept there")])

@@ -91,6 +91,24 @@ def test_a_cut_link_ends_the_job_and_names_the_host(slurm: Slurm, tmp_path: Path
     assert wait_for(lambda: not any(map(is_running, pids)), 90)
 
 
+def test_a_terminal_that_nobody_reads_for_half_a_minute_ends_no_job(slurm: Slurm, tmp_path: Path) -> None:
+    """A pager, or Ctrl-S: the launcher that leads goes on listening to the others, whose connections would break."""
+    script = tmp_path / "prints.py"
+    script.write_text(
+        "import os, pathlib, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    for number in range(80_000):\n"
+        "        print(f'line {number:50}')\n"
+        "time.sleep(30)\n"
+        "pathlib.Path('trained-' + os.environ['RANK']).touch()\n"
+    )
+    process = ways.start("once in an allocation", slurm, tmp_path, "run", "--no-report", script)
+    assert wait_for(lambda: all((tmp_path / f"trained-{rank}").exists() for rank in range(2)), 60)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert stdout.splitlines() == [f"line {number:50}" for number in range(80_000)]
+
+
 def test_a_job_of_several_tasks_with_a_world_of_one_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
     ended = ways.run("srun for every rank", slurm, tmp_path, "run", "-n", 1, "--no-report", TRAIN)
     assert ended.returncode == 2

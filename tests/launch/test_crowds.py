@@ -18,6 +18,7 @@ from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.ranks_meeting import _tell, meet_as_task
 from topout.launch.rendezvous import connect_once, listen
 from topout.launch.run_record import RunRecord
+from topout.launch.scribe import Scribe
 from topout.launch.watchdog import Look, Watchdog
 from topout.launch.watching import Watching
 from topout.launch.wire import NotOursError, Wire
@@ -261,14 +262,14 @@ def test_a_note_that_is_no_news_is_not_written_again(monkeypatch):
     record.note("rank 1: no NVML")
     record.write()
     record.note("rank 1: no NVML")
-    written: list[int] = []
-    monkeypatch.setattr(record, "write", lambda: written.append(1))
+    written: list[str] = []
+    monkeypatch.setattr(record, "_put", written.append)
     record._written_at = -10.0
-    record.tick()
+    record.tick(Scribe())
     assert written == []
     record.note("rank 2: no NVML")
-    record.tick()
-    assert written == [1]
+    record.tick(Scribe())
+    assert len(written) == 1 and "ranks 1-2: no NVML" in written[0]
 
 
 # who holds them up

@@ -53,6 +53,25 @@ def test_the_first_rank_reads_what_is_given_to_the_job(tmp_path) -> None:
     assert "'hello'" in two.stdout and "EOFError" in two.stderr
 
 
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "def fail(*_):\n    raise KeyError('hook')\nsys.excepthook = fail",
+        "sys.excepthook = None",
+        "del sys.excepthook",
+        "sys.excepthook = lambda *_: sys.exit(7)",
+    ],
+    ids=["fails", "none", "deleted", "exits"],
+)
+def test_an_excepthook_that_does_not_work_is_told_as_python_does(tmp_path, hook) -> None:
+    plain, ours = both(f"import sys\n{hook}\ndef train():\n    raise ValueError('training')\ntrain()\n", tmp_path)
+    assert ours.returncode == plain.returncode
+    assert ours.stderr.startswith(f"{plain.stderr}\nRank 0 on ")
+    assert "topout/record" not in ours.stderr
+    plain, ours = both(f"import sys\n{hook}\nprint('trained')\n", tmp_path)
+    assert (ours.returncode, ours.stdout, ours.stderr) == (0, plain.stdout, "")
+
+
 def test_the_scripts_name_is_whole_so_that_it_is_found_from_elsewhere(tmp_path) -> None:
     plain, ours = both(
         "import os, sys\nos.chdir('/')\n"

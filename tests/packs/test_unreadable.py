@@ -1,20 +1,25 @@
 """What cannot be read is damage with a name, not the end of the process: files cut short, disks that fail."""
 
+import contextlib
 import errno
+import io
 import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.packs.packs import contents, file_folder, pack_folder, small_pack
+from tests.packs.packs import contents, file_folder, image_folder, pack_folder, small_pack
+from topout.cli.main import call
 from topout.packs import mapped_file
 from topout.packs.check import check_pack
 from topout.packs.damage import DamagedPack, DamagedSample
 from topout.packs.manifest import read_manifest
 from topout.packs.pack import open_pack
 from topout.packs.repair import repair_files
+from topout.packs.sources import choose_source, open_source, source_names
 from topout.packs.targets import unpack
+from topout.schema.errors import TopoutError
 
 CUT = """
 import os, sys
@@ -96,6 +101,100 @@ def test_what_lies_on_bad_sectors_is_found_and_written_again(tmp_path, bad_secto
     (tmp_path / "pack" / name).write_bytes(bytes((tmp_path / "pack" / name).stat().st_size))
     repair_files(tmp_path / "pack", read_manifest(tmp_path / "pack"), report.files, None)
     assert contents(tmp_path / "pack") == before
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EMFILE])
+@pytest.mark.parametrize("name", ["index.bin", "names.bin", "shard-00001.bin", "skipped.txt"])
+def test_a_file_that_one_may_not_open_is_not_damaged(tmp_path, monkeypatch, capsys, name, number):
+    source = image_folder(tmp_path / "images")
+    (source / "cat" / "000.jpg").write_bytes(b"no image")
+    pack_folder(source, tmp_path / "pack", shard_bytes=8000, check_images=True, on_error="skip")
+    before = {path: path.stat().st_ino for path in (tmp_path / "pack").iterdir()}
+    forbid(monkeypatch, tmp_path / "pack" / name, number)
+    assert call(["data", "check", str(tmp_path / "pack"), "--repair"]) == 3
+    problem, why, do = capsys.readouterr().err.splitlines()
+    assert problem == f"{tmp_path / 'pack' / name} cannot be opened."
+    assert os.strerror(number) in why and "check its permissions" in do
+    assert {path: path.stat().st_ino for path in (tmp_path / "pack").iterdir()} == before
+
+
+def forbid(monkeypatch, forbidden, number):
+    """Also for root, whom no permission stops."""
+    open_file, os_open = io.open, os.open
+
+    def refuse_or(opening):
+        def opened(path, *args, **options):
+            if str(path) == str(forbidden):
+                raise OSError(number, os.strerror(number), str(path))
+            return opening(path, *args, **options)
+
+        return opened
+
+    monkeypatch.setattr(io, "open", refuse_or(open_file))
+    monkeypatch.setattr(os, "open", refuse_or(os_open))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ELOOP])
+def test_a_file_that_nobody_can_open_is_damaged(tmp_path, monkeypatch, number):
+    small_pack(tmp_path / "pack")
+    forbid(monkeypatch, tmp_path / "pack" / "shard-00001.bin", number)
+    [damage] = check_pack(tmp_path / "pack").damages
+    assert (damage.file, damage.why) == ("shard-00001.bin", f"it cannot be opened: {os.strerror(number)}")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["index.bin", "names.bin", "shard-00001.bin"])
+def test_a_pipe_in_place_of_a_file_is_damage_and_not_waited_for(tmp_path, name):
+    pack_folder(file_folder(tmp_path / "files", 12, 1000), tmp_path / "pack", shard_bytes=5000)
+    before = contents(tmp_path / "pack")
+    (tmp_path / "pack" / name).unlink()
+    os.mkfifo(tmp_path / "pack" / name)
+    [damage] = check_pack(tmp_path / "pack").damages
+    assert (damage.file, damage.why) == (name, "it is a pipe, not a file")
+    with pytest.raises(DamagedPack, match="it is a pipe"), open_pack(tmp_path / "pack") as pack:
+        pack.name(11)
+        pack.samples(range(12))
+    repair_files(tmp_path / "pack", read_manifest(tmp_path / "pack"), {name}, None)
+    assert contents(tmp_path / "pack") == before
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_pack_json_is_refused(tmp_path, capsys):
+    small_pack(tmp_path / "pack")
+    (tmp_path / "pack" / "pack.json").unlink()
+    os.mkfifo(tmp_path / "pack" / "pack.json")
+    for verb in ("check", "head", "info"):
+        assert call(["data", verb, str(tmp_path / "pack")]) == 2
+        assert capsys.readouterr().err.splitlines()[0] == f"{tmp_path / 'pack' / 'pack.json'} is not a file."
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("source", [None, *source_names()])
+def test_a_pipe_is_no_source(tmp_path, source):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TopoutError, match=r"pipe is not a file\.\n  why  it is a pipe"):
+        open_source(tmp_path / "pipe", source)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("0.tar", "tar"),
+        ("0.h5", "hdf5"),
+        ("0.tfrecord", "tfrecord"),
+        ("0.parquet", "parquet"),
+        ("0.npy", "numpy_files"),
+        ("data.mdb", "lmdb"),
+        ("index.json", "mds"),
+    ],
+)
+def test_a_pipe_within_a_source_is_not_waited_for(tmp_path, name, source):
+    os.mkfifo(tmp_path / name)
+    with contextlib.suppress(TopoutError):
+        choose_source(tmp_path)
+    with pytest.raises(TopoutError, match=f"{name} is not a file"):
+        open_source(tmp_path, source)
 
 
 def test_unpacking_leaves_out_what_cannot_be_read_when_asked(tmp_path, bad_sector):

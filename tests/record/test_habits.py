@@ -38,6 +38,12 @@ def test_a_rehearsal_ends_cleanly_after_its_steps(run_habit):
     assert "steps" not in done.stdout
 
 
+def test_a_rehearsal_of_marked_steps_ends_every_rank_after_as_many(run_habit):
+    done, folder, run = run_habit("own_marks", "--no-report", "--steps", "4", ranks=2)
+    assert (done.code, run["status"]) == (0, "finished"), done.stderr
+    assert [num_steps(folder, rank) for rank in range(2)] == [4, 4]
+
+
 def test_a_data_share_shortens_loaders_and_their_length(run_habit):
     done, folder, _ = run_habit("fifty_steps", "--no-report", "--data-share", "10%")
     assert "steps 5 of 5" in done.stdout
@@ -213,3 +219,32 @@ def test_a_forked_child_may_train_alone_and_as_long_as_it_likes(run_topout, tmp_
     (tmp_path / "train.py").write_text(CHILD_TRAINS)
     done = run_topout(["run", "-n", 2, "--steps", 3, "--no-report", "-q", "train.py"])
     assert (done.code, done.stdout) == (0, "child 7\n"), done.stderr
+
+
+NO_BACKWARD = """
+import torch, topout
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(8, 1)
+parameters = list(model.parameters())
+training, held_out = (DataLoader(TensorDataset(torch.randn(num, 8)), batch_size=4) for num in (48, 8))
+for epoch in range(2):
+    for (batch,) in training:
+        gradients = torch.autograd.grad(model(batch).square().mean(), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients):
+                parameter -= 0.01 * gradient
+        topout.step()
+    for (batch,) in held_out:
+        model(batch)
+"""
+
+
+def test_marked_steps_without_a_backward_train_and_a_loader_between_them_evaluates(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text(NO_BACKWARD)
+    done = run_topout(["run", "--runs", tmp_path / "runs", "train.py"])
+    assert done.code == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    measures = json.loads((folder / "analysis.json").read_text())["measures"]
+    assert measures["shares"]["forward"] > 0 and measures["shares"]["evaluation"] > 0
+    assert measures["step"]["samples_per_step"] == pytest.approx(4)
+    assert (measures["input"]["batch_size"], measures["input"]["num_workers"]) == (4, 0)

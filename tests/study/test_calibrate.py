@@ -320,6 +320,19 @@ def test_few_steps_are_refused(tmp_path):
         calibrate(recorded(tmp_path / "run", num_steps=5))
 
 
+def test_a_run_that_does_not_compute_is_refused(tmp_path, capsys):
+    folder = build_run(tmp_path / "run", [[StepPlan(input=MS)] * 12]).folder
+    rows = Rows()
+    for step in range(12):
+        rows.add(Kind.EVALUATION, START_NS + step * MS, MS)
+        rows.add(Kind.STEP, START_NS + step * MS, MS, ref=step)
+    folder.events(0).write_bytes(b"".join(rows.blocks({"host": "n01"})))
+    assert call(["calibrate", str(folder.path)]) == 2
+    problem, why, do = capsys.readouterr().err.splitlines()
+    assert "shows no computing to calibrate from" in problem
+    assert "evaluation" in why and "topout analyze" in do
+
+
 def test_intervals_hold_for_numbers_of_nodes_that_were_not_measured(tmp_path):
     """20 machines whose true step is known, one point each; of an 80 % interval 12 or more hold with 99 in 100."""
     inside = 0
@@ -340,7 +353,7 @@ def test_intervals_hold_for_numbers_of_nodes_that_were_not_measured(tmp_path):
 
 def test_a_calibration_is_what_simulate_takes(tmp_path, capsys):
     folder = recorded(tmp_path / "run")
-    (tmp_path / "doctor.json").write_text(json.dumps({"links": [LINK]}))
+    (tmp_path / "doctor.json").write_text(json.dumps({"links": [LINK | {"largest_bytes_per_s": 1e9}]}))
     assert call(["calibrate", str(folder.path), "--doctor", str(tmp_path / "doctor.json")]) == 0
     written = str(folder.path / "calibration.json")
     assert call(["simulate", written, "--system", written, "--nodes", "1,4,64", "--steps", "20"]) == 0

@@ -1,5 +1,7 @@
 """Descriptions are checked where they are read, and every mistake names its place."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,7 @@ def test_what_was_measured_as_nothing_stays_so():
         ("samples = 32", "samples = 1" + 30 * "0", ["input.samples is 1000", "below 2^63"]),
         ("forward_s = 0.1", "forward_s = 1" + 400 * "0", ["compute.forward_s is 1000", "number"]),
         ("high = 0.3", "high = 1" + 400 * "0", ["compute.backward_s", "value, low and high"]),
+        ("forward_s = 0.1", "forward_s = " + 3000 * "[" + 3000 * "]", ["cannot be read"]),
     ],
 )
 def test_a_mistake_names_its_place_and_what_would_do(tmp_path, old, new, words):
@@ -117,6 +120,21 @@ def test_an_unknown_name_gets_the_nearest():
 def test_a_script_is_sent_to_be_run_first():
     with pytest.raises(TopoutError, match=r"do   topout run fit\.py, then topout calibrate"):
         read_job("fit.py")
+
+
+def test_a_file_of_topout_s_without_a_job_is_sent_to_be_calibrated(tmp_path):
+    run = tmp_path / "my run"
+    run.mkdir()
+    for name, content in (("run.json", {"version": 1, "job": None}), ("analysis.json", {"version": 1})):
+        (run / name).write_text(json.dumps(content))
+        for read, what in ((read_job, "job"), (read_system, "system")):
+            with pytest.raises(TopoutError) as caught:
+                read(str(run / name))
+            assert caught.value.problem == f"{run / name} holds no {what}."
+            assert caught.value.do == f"topout calibrate '{run}', and name the run folder"
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(TopoutError, match=r"list\.json holds no job\.\n.*\n  do   topout calibrate RUN,"):
+        read_job(str(tmp_path / "list.json"))
 
 
 def test_a_what_if_changes_the_job_or_the_system():
@@ -149,6 +167,15 @@ def test_another_device_keeps_what_was_doubtful_of_the_job():
     exact = on_device(Ranged(value, {}), "H200").ranges[path]
     doubtful = on_device(Ranged(value, {path: (0.9 * backward_s, 1.2 * backward_s)}), "H200").ranges[path]
     assert doubtful == pytest.approx((0.9 * exact[0], 1.2 * exact[1]))
+
+
+def test_a_job_of_a_device_that_nobody_knows_is_not_scaled_to_one_that_all_know():
+    job = Ranged(put(read_job("resnet50-v100").value, ("device",), "CPU"), {})
+    with pytest.raises(TopoutError, match="cannot be scaled to H200") as caught:
+        on_device(job, "H200")
+    assert "It was measured on 'CPU'" in caught.value.why
+    with pytest.raises(TopoutError, match="No device 'H2000'"):
+        on_device(job, "H2000")
 
 
 @pytest.mark.parametrize("text", ["3", "0x2", "1x0.5", "ax2"])

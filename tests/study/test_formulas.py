@@ -160,6 +160,10 @@ def test_spread_between_ranks_is_told_from_spread_between_steps():
     assert transient == pytest.approx(0.02, rel=0.05)
 
 
+def test_steps_without_work_have_no_spread():
+    assert split_spread(np.zeros((2, 10))) == (0.0, 0.0)
+
+
 def test_one_node_reads_what_a_client_can_and_many_what_the_servers_can():
     assert samples_per_s(FILES, 1, SYSTEM) == pytest.approx(1e9 / 100e3, rel=0.01)
     # 50,000 opens a second are fewer than 10 GB/s of files of 100 KB

@@ -274,6 +274,29 @@ def test_a_probe_in_the_run_folder_goes_before_its_noise_scale(tmp_path, capsys)
     assert "from the probe in" in captured.err
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"version": 1, "job": {}}', "One has value, low and high."),
+        ("[1]", "One has value, low and high."),
+        ('{"value": 1e300, "low": 1, "high": null}', "value, low and high are 1e+300, 1, None."),
+        (f'{{"value": 10, "low": 1, "high": 1{400 * "0"}}}', f"value, low and high are 10, 1, 1{400 * '0'}."),
+    ],
+)
+def test_a_file_that_is_no_probe_is_said_to_be_none(tmp_path, content, why):
+    path = tmp_path / "calibration.json"
+    path.write_text(content)
+    with pytest.raises(TopoutError, match=r"calibration\.json holds no probe") as caught:
+        given(str(path))
+    # not to be written over the file that was named
+    assert (caught.value.why, "open('critical_batch.json', 'w')" in caught.value.do) == (why, True)
+
+
+def test_steps_without_number_are_refused():
+    with pytest.raises(TopoutError, match="How many steps"):
+        Work(samples=1e300, critical_batch=(1e12, 1e12, 1e12)).steps_at(64, 1e12)
+
+
 def test_ranges_of_90_per_cent_are_planned_with_as_those_of_80(tmp_path):
     """A probe and a noise scale say 90 %: 1.645 standard deviations, of which 1.282 make 80 %, in logarithms."""
     probe = tmp_path / "probe.json"
@@ -293,6 +316,17 @@ def test_ranges_of_90_per_cent_are_planned_with_as_those_of_80(tmp_path):
         (["--epochs", "3"], "neither a number of samples nor a target"),
         (["--target-loss", "0.5"], "No losses"),
         (["--samples", "1e6", "--critical-batch", "-5"], "no critical batch"),
+        (["--samples", "1e6", "--critical-batch", "1e308"], "from 1e-06 to 1e+18"),
+        (["--samples", "1e6", "--critical-batch", "1:1e-300:1"], "from 1e-06 to 1e+18"),
+        (["--samples", "1e300"], "cannot be computed"),
+        (["--samples", "1e6", "--what-if", "compute.forward_s=1e308"], "cannot be computed"),
+        (
+            (
+                "--samples 1e6 --what-if evaluation.samples=9 --what-if evaluation.samples_per_s=9 "
+                "--what-if evaluation.every_samples=1e-320"
+            ).split(),
+            "cannot be computed",
+        ),
         (["--samples", "1e6", "--critical-batch", "nothing.json"], "holds no probe"),
         (["--samples", "1e6", "--nodes", "5000"], "more than Summit"),
         (["--samples", "1e6", "--within", "soon"], "is not a time"),

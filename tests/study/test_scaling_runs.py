@@ -11,10 +11,11 @@ from topout.cli.main import call
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world
 from topout.schema.errors import TopoutError
+from topout.schema.world import Core, Host
 from topout.study import scaling_runs
 from topout.study.largest_batch import Search, Trial, largest_batch, that_divides
 from topout.study.placement import nodes_for, options_inside
-from topout.study.scaling_runs import Batch, Point, by_mode, observe, planned_points, start_run
+from topout.study.scaling_runs import Account, Batch, Point, by_mode, observe, planned_points, run_point, start_run
 
 SCRIPT = str(REPOSITORY / "tests" / "scripts" / "batches.py")
 
@@ -153,6 +154,47 @@ def test_a_point_takes_part_of_the_job_around_it():
     assert options_inside(None, 4, None) == options_inside(None, 4, 4) == []
     with pytest.raises(TopoutError, match="4 ranks do not fit on this host"):
         options_inside(None, 4, 2)
+
+
+def test_a_count_that_this_host_cannot_hold_is_refused_before_anything_runs(tmp_path, capsys, monkeypatch):
+    host = Host(name="n1", cores=(Core(index=0, physical=0, socket=0, numa=0),), memory_bytes=1 << 30)
+    monkeypatch.setattr("topout.study.placement.read_host", lambda: host)
+    runs = tmp_path / "runs"
+    assert call(["scale", "--ranks", "1,256,257", "--repeats", "1", "--runs", str(runs), SCRIPT]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("257 ranks do not fit on n1.\n  why  it has 1 cores; topout starts at most 256 ranks here\n")
+    assert "leave out --ranks 257" in said
+    assert not runs.exists()
+    # what another host of a job holds is not known here
+    job = Allocation(scheduler="slurm", job_id="1", hosts=("n2",))
+    assert options_inside(job, 257, None) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "why"), [("/dev/null", "/dev/null is no folder."), ("file/a/b", "file is no folder.")]
+)
+def test_without_a_place_for_run_folders_nothing_runs(tmp_path, capsys, monkeypatch, runs, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "train.py").write_text("open('ran', 'w')\n")
+    assert call(["scale", "--ranks", "1,2", "--repeats", "1", "--runs", runs, "train.py"]) == 3
+    said = capsys.readouterr().err
+    assert f"No run folder can be made in {runs}." in said and why in said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_place_that_may_not_be_written_to_is_none_for_run_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(scaling_runs.os, "access", lambda path, mode: False)
+    with pytest.raises(TopoutError, match="No run folder can be made") as error:
+        start_run(Point(1, None), [], ["train.py"], tmp_path / "runs")
+    assert error.value.why == f"Nothing can be written to {tmp_path}."
+
+
+def test_a_run_that_went_well_and_left_no_folder_is_not_said_to_have_failed(tmp_path, monkeypatch):
+    Launched(monkeypatch, tmp_path / "runs", [])
+    account = Account(lambda line: None)
+    assert run_point(Point(2, None), [], ["train.py"], tmp_path / "runs", account) is None
+    assert account.left_out == [f"2 ranks left no run folder in {tmp_path / 'runs'}"]
 
 
 def test_one_rank_of_a_larger_job_is_meant_in_a_study_and_only_where_it_was_started_once(monkeypatch):

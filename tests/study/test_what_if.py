@@ -86,6 +86,7 @@ def test_a_link_has_a_bandwidth(link):
     assert apply("shared_storage.bytes_per_s=0", JOB, SUMMIT)[1].value.shared_storage.bytes_per_s == 0
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -93,11 +94,33 @@ def test_a_link_has_a_bandwidth(link):
         (["--seed=-1"], "--seed -1 is no seed"),
         (["--slow", "1xnan"], "slows nobody down"),
         (["--slow", "1xinf"], "slows nobody down"),
+        (["--slow", "1x1e300"], "the factor between 1 and 1,000,000"),
+        (["--steps", "100000000000"], "--steps 100000000000 are too many"),
+        (["--what-if", "ranks_per_node=1e12"], "1,000,000,000,000 ranks are too many"),
+        (["--what-if", "input.prefetch=1e18"], "It is at most 10,000"),
+        (["--what-if", "compute.forward_s=1e308"], "cannot be computed"),
+        (["--what-if", "compute.transient=1e308"], "cannot be computed"),
+        (["--what-if", "gradients.bytes=1e308"], "cannot be computed"),
+        # a rate of 0, and others are compared with it
+        (
+            (
+                "--what-if evaluation.samples=9 --what-if evaluation.every_steps=1 "
+                "--what-if evaluation.samples_per_s=1e-320"
+            ).split(),
+            "cannot be computed",
+        ),
     ],
 )
 def test_numbers_that_cannot_be_simulated_are_explained(words, said, capsys):
     assert call(["simulate", "resnet50-v100", "--system", "summit", "--nodes", "1", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_more_nodes_than_any_machine_has_are_not_simulated(capsys):
+    words = ["--what-if", "nodes=1e15", "--nodes", "1..1000000000000000"]
+    assert call(["simulate", "resnet50-v100", "--system", "summit", *words]) == 2
+    said = capsys.readouterr().err
+    assert "6,000,000,000,000,000 ranks are too many." in said and "do   --nodes 1..666666\n" in said
 
 
 def test_a_job_scaled_to_a_device_is_not_warned_of(capsys):

@@ -86,6 +86,27 @@ def test_a_site_file_that_is_named_but_absent_is_an_error(tmp_path):
         ),
         ("[site]\nlines = [1]", "site.toml:2: lines = [1] is not of the right type.", "mend lines in site.toml"),
         ("[site\n", "site.toml cannot be read.", "mend the line it names"),
+        ("[site]\nswitches = " + 5000 * "9", "site.toml cannot be read.", "write it anew, as TOML in UTF-8"),
+        (
+            "[site]\nlines = " + 3000 * "[" + 3000 * "]",
+            "site.toml cannot be read.",
+            "write it anew, as TOML in UTF-8",
+        ),
+        (
+            "[site]\nswitches = " + 400 * "9",
+            "site.toml:2: switches is a number of 400 digits.",
+            "mend switches in site.toml",
+        ),
+        (
+            '[site]\nvenv = "a\\u0000b"',
+            "site.toml:2: venv = 'a\\x00b' is not possible.",
+            "mend venv in site.toml",
+        ),
+        (
+            '[site]\nlines = ["a\\u0000b"]',
+            "site.toml:2: lines = ['a\\x00b'] is not possible.",
+            "mend lines in site.toml",
+        ),
         ("site = 3", "site.toml: site is not a table.", "write [site] on a line"),
         ("[site]\nswitches = 0", "switches = 0 is not possible.", "at least 1"),
         ('[site]\ntime = "soon"', "'soon' is not a time.", "try --time 2h"),

@@ -328,7 +328,8 @@ said = {"frozen": problem(model, optimizer)}
 net[0].requires_grad_(True)
 said["thawed"] = problem(model, optimizer)
 said["in another optimizer"] = problem(model, torch.optim.SGD(net.parameters(), 0.1))
-model = ctx.wrap(model.module)
+former, model = model, ctx.wrap(model)
+said["anew"] = [model is not former, model.module is net, ctx.wrap(model) is model]
 said["wrapped again"] = problem(model, optimizer)
 net.append(nn.Linear(2, 2))
 optimizer.add_param_group({"params": net[2].parameters()})
@@ -340,7 +341,7 @@ net.append(nn.Linear(2, 2))
 optimizer.param_groups[1]["params"].extend(net[3].parameters())
 found = [problem(model, optimizer) for _ in range(64)]
 said["put in"] = [text for text in found if text is not None][:1]
-model = ctx.wrap(net)
+model = ctx.wrap(model.module)
 said["with that"] = problem(model, optimizer)
 said["parts"] = [name for wrapped in ctx._living() for name in wrapped.parts()]
 for _ in range(3):
@@ -372,6 +373,7 @@ def test_what_is_unfrozen_or_added_after_wrapping_is_never_trained_by_each_rank_
         assert said["added"].startswith("The optimizer trains 2.weight and 1 more parameter")
         assert said["put in"][0].startswith("The optimizer trains 3.weight and 1 more parameter")
         assert said["with that"] is None
+        assert said["anew"] == [True, True, True]
         assert said["bare"].startswith("The optimizer trains weight and 1 more parameter")
         assert (said["frozen"], said["wrapped again"], said["with it"]) == (None, None, [None, None, None])
         assert said["parts"] == ["model", "optimizer"]
@@ -409,8 +411,8 @@ def thawed():
 
 
 def problem(model, optimizer):
-    model(torch.randn(4, 2)).square().mean().backward()
     try:
+        model(torch.randn(4, 2)).square().mean().backward()
         optimizer.step()
     except TopoutError as error:
         return error.problem
@@ -433,8 +435,13 @@ net, ddp = thawed()
 given = ctx.wrap(DistributedDataParallel(ddp.module))
 said["given DDP"] = problem(given, torch.optim.SGD(net.parameters(), 0.1))
 net, ddp = thawed()
+own = DistributedDataParallel(net)
+said["own DDP, the same again"] = None if ctx.wrap(ddp) is ddp else "another"
+net, ddp = thawed()
 ctx.wrap(ddp)
-said["the same again"] = problem(ddp, torch.optim.SGD(net.parameters(), 0.1))
+with torch.no_grad():
+    ddp(torch.randn(4, 2))
+said["the former"] = problem(ddp, torch.optim.SGD(net.parameters(), 0.1))
 net, _ = thawed()
 net[0].requires_grad_(False)
 own = DistributedDataParallel(net)
@@ -455,10 +462,50 @@ def test_what_the_script_averages_in_another_way_is_left_to_it(run_ranks):
     for ended in run_ranks(OTHERWISE, 2):
         assert ended.code == 0, ended.stderr
         said = ended.said
-        for name in ("and then nobody", "the same again", "own DDP, before"):
+        assert said.pop("the former") == "The model was wrapped anew, and this is its DDP module of before."
+        for name in ("and then nobody", "own DDP, before"):
             assert said.pop(name).startswith("The optimizer trains 0.weight and 1 more parameter, which are not")
-        assert said == dict.fromkeys(("local SGD", "DiLoCo", "own DDP", "given DDP", "sharded"))
+        left = ("local SGD", "DiLoCo", "own DDP", "given DDP", "own DDP, the same again", "sharded")
+        assert said == dict.fromkeys(left)
         assert "of no wrapped model" not in ended.stderr
+
+
+WRAPPED_AGAIN = """
+import hashlib, json
+import torch
+from torch import nn
+import topout
+
+ctx = topout.init()
+torch.manual_seed(ctx.rank)
+model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+model[0].requires_grad_(False)
+first = model[0].weight
+model, optimizer = ctx.wrap(model, torch.optim.SGD(model.parameters(), 0.1))
+before = first.tolist()
+if ctx.rank == 0 or not ALONE:
+    first.requires_grad_(True)
+model = ctx.wrap(model)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 2)).square().mean().backward()
+    optimizer.step()
+print(json.dumps([first.tolist() != before, hashlib.sha256(first.detach().numpy().tobytes()).hexdigest()]))
+"""
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_one_line_wraps_again_in_any_world(run_ranks, num_ranks):
+    ranks = run_ranks(WRAPPED_AGAIN.replace("ALONE", "False"), num_ranks)
+    for ended in ranks:
+        assert ended.code == 0, ended.stderr
+    assert ranks[0].said[0] and all(ended.said == ranks[0].said for ended in ranks)
+
+
+def test_what_one_rank_alone_has_unfrozen_is_named_when_it_is_wrapped_again(run_ranks):
+    for ended in run_ranks(WRAPPED_AGAIN.replace("ALONE", "True"), 2):
+        assert ended.code != 0
+        assert "Rank 1 has another model than rank 0: 0.weight (2x2, float32, no gradient) instead of" in ended.stderr
 
 
 def test_an_optimizer_that_its_parameters_hold_is_let_go():

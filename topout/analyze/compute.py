@@ -10,6 +10,7 @@ from typing import Any
 
 from topout.analyze.accelerator import runs_ahead
 from topout.analyze.device import memory_bound_share
+from topout.analyze.evaluations import computes_unseen
 from topout.analyze.steps import Phases
 from topout.schema.hardware import assumed_cpu_flops_per_s, find_device
 from topout.schema.measures import Compute
@@ -24,7 +25,7 @@ def measure_compute(phases: Phases, profiles: Sequence[Profile], shares: Mapping
     flops_per_s = flops_per_step * len(phases.steps) / (phases.elapsed_ns / 1e9) if flops_per_step else None
     peaks = [_peak(table) for table in phases.tables]
     peak = sum(value for value, _ in peaks if value is not None) if all(value for value, _ in peaks) else None
-    on_device = all(runs_ahead(table) for table in phases.tables)
+    on_device = all(runs_ahead(table) and not computes_unseen(table) for table in phases.tables)
     return Compute(
         flops_per_step=flops_per_step,
         flops_per_s=flops_per_s,

@@ -25,7 +25,7 @@ def describe_environment(tables: Sequence[RankTable], run: Mapping[str, Any]) ->
     return Environment(
         num_ranks=max(len(started), len(tables), 1),
         num_hosts=max(len(hosts), len({table.host for table in tables if table.host}), 1),
-        num_cores=next((int(host["num_cores"]) for host in hosts if host.get("num_cores")), None),
+        num_cores=next((host["num_cores"] for host in hosts if _is_count(host.get("num_cores"))), None),
         cores_per_rank=min(map(len, cores)) if cores and all(cores) else None,
         threads_per_rank=max((count for count in threads if count is not None), default=None),
         is_bound=all(cores) if cores else None,
@@ -38,6 +38,11 @@ def _threads(table: RankTable, asked: Mapping[int, Any]) -> int | None:
     told = table.facts.get("num_threads")
     found = told if isinstance(told, int) else asked.get(table.rank)
     return found if isinstance(found, int) else None
+
+
+def _is_count(value: Any) -> bool:
+    """In a run.json that a hand has changed it may be anything."""
+    return isinstance(value, int) and 0 < value < 1 << 31
 
 
 def _first(tables: Sequence[RankTable], fact: str) -> Any:

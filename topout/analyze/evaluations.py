@@ -1,5 +1,8 @@
 """Where a rank evaluated: rows that say so, a model in evaluation mode, or batches that no backward followed.
 
+In a loop that calls no backward (torch.autograd.grad, torch.func, JAX, NumPy) an optimizer or the end of a step follows
+what is trained on. Not for an evaluation that ends with the step it stands in, and that neither a row nor a mode tells.
+
 An evaluation reaches to the next training batch. After the last step it reaches to the last row, and a model that stays
 in evaluation mode without one evaluates as long as it did before; if it never did, this is no evaluation.
 """
@@ -20,8 +23,8 @@ def find_evaluations(table: RankTable, end_ns: int) -> Stretches:
     found = Stretches(table.start_ns[said], table.end_ns[said])
     batches = table.rows(Kind.INPUT, Kind.LOADER)
     mode = table.rows(Kind.MODE)
-    backward_ns = table.start_ns[table.rows(Kind.BACKWARD)]
-    is_training = feeds_training(table, batches, backward_ns)
+    trained_ns = _signs_of_training(table)
+    is_training = feeds_training(table, batches, trained_ns)
     leaves = mode[table.value[mode] == 0]
     signs = np.sort(np.concatenate([leaves, batches[~is_training]]))
     if len(signs) == 0:
@@ -29,7 +32,7 @@ def find_evaluations(table: RankTable, end_ns: int) -> Stretches:
     training_ns = table.start_ns[batches[is_training]]
     return_ns = table.start_ns[mode[table.value[mode] != 0]]
     start_ns = table.start_ns[signs]
-    batch_ns, step_ns = _next(training_ns, start_ns), _next(backward_ns, start_ns)
+    batch_ns, step_ns = _next(training_ns, start_ns), _next(trained_ns, start_ns)
     # without a loader, training shows first in its backward: then only the return to training mode tells the end
     back_ns = _last_before(return_ns, step_ns)
     own_end_ns = np.maximum(table.end_ns[signs], np.where(back_ns >= start_ns, back_ns, start_ns))
@@ -81,15 +84,22 @@ def _work_on_last_batch(table: RankTable, last: int) -> int:
 
 
 def computes_unseen(table: RankTable) -> bool:
-    """Whether this is a loop of JAX or TensorFlow that marks its own steps: no tap sees it compute."""
-    is_compiled = any(table.facts.get(f"{name}_version") for name in ("jax", "tensorflow"))
-    return is_compiled and len(table.rows(Kind.BACKWARD, Kind.OPTIMIZER)) == 0
+    """Whether no tap sees this loop compute: one of JAX or NumPy, or of torch without `backward()`."""
+    return len(table.rows(Kind.BACKWARD, Kind.CHUNK)) == 0
+
+
+def _signs_of_training(table: RankTable) -> Int64s:
+    """When something was trained on a batch before: at backwards, else where optimizers step, else where steps end."""
+    backwards, updates = table.rows(Kind.BACKWARD), table.rows(Kind.OPTIMIZER)
+    if len(backwards) or len(updates):
+        return table.start_ns[backwards if len(backwards) else updates]
+    return table.end_ns[table.rows(Kind.STEP)]
 
 
 def feeds_training(table: RankTable, batches: NDArray[np.intp], backward_ns: Int64s) -> Bools:
     """For each of these rows of loaders, whether its iterator feeds training: a backward follows one of its batches."""
-    if computes_unseen(table):  # then a missing backward tells nothing
-        return np.ones(len(batches), dtype=bool)
+    if len(backward_ns) == 0:  # then a missing one tells nothing
+        backward_ns = _signs_of_training(table)
     iterators = table.ref[batches]
     start_ns = table.start_ns[batches]
     order = np.lexsort((start_ns, iterators))

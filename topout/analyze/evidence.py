@@ -40,7 +40,12 @@ def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) ->
 def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
     compute, shares = measures.compute, measures.shares
     told = [f"Forward, backward and optimizer take {percent(cause.share)} of the time; no other cause reaches 10 %."]
-    if is_forward_mixed(shares):
+    if is_forward_mixed(shares) and not shares["backward"]:
+        told.append(
+            "No pass and no backward was seen: what nothing else explains is taken for computing, and whatever else "
+            'the script does is in it. topout.span("input") tells such code apart.'
+        )
+    elif is_forward_mixed(shares):
         told.append(
             f"Forward takes {shares['forward'] / shares['backward']:.0f} times as long as backward, where a pass that "
             "is trained on takes half: rollouts, batches made by hand, frozen parts or slow kernels are in it. "

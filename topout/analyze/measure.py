@@ -187,8 +187,12 @@ def _find_phases(
             "Forward, backward and optimizer: Keras runs a step as one compiled function, communication included; all "
             "of it stands under backward, so efficiencies of several ranks are left out."
         )
-    if any(computes_unseen(table) for table in phases.tables):
-        missing.say("Forward, backward and optimizer: none was seen; what nothing else explains stands under forward.")
+    if unseen := [table for table in phases.tables if computes_unseen(table)]:
+        is_updated = any(len(table.rows(Kind.OPTIMIZER)) for table in unseen)
+        missing.say(
+            f"{'Forward and backward' if is_updated else 'Forward, backward and optimizer'}: none was seen; what "
+            "nothing else explains stands under forward."
+        )
     if _is_told_by_backward(phases):
         missing.say(
             "The update of parameters: no torch.optim step was seen, so every backward() is taken for the end of a "
@@ -314,7 +318,10 @@ def _tell_hidden(phases: Phases, measures: Measures, missing: _Missing) -> None:
     if any(is_compiled_whole(table) for table in phases.tables):
         return  # said with the step that it is a part of
     if not any(runs_ahead(table) for table in phases.tables):
-        missing.say("Efficiencies: communication inside compiled functions is not seen; it stands under forward.")
+        missing.say(
+            "Efficiencies: communication inside compiled functions, or by other means than torch's, is not seen; it "
+            "stands under forward."
+        )
     elif measures.device is None:
         missing.say(
             "Efficiencies: exposed communication on the devices is part of backward here; --profile tells it apart "

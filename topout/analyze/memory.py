@@ -121,7 +121,8 @@ def _largest(tables: Sequence[RankTable], fact: str) -> int | None:
 
 def _host_total(run: Mapping[str, Any]) -> int | None:
     """The smallest host counts: it is the first to run out."""
-    return min((int(host["memory_bytes"]) for host in hosts_of(run) if host.get("memory_bytes")), default=None)
+    told = (host.get("memory_bytes") for host in hosts_of(run))
+    return min((size for size in told if isinstance(size, int) and 0 < size < 1 << 63), default=None)
 
 
 def hosts_of(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:

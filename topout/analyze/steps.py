@@ -287,7 +287,10 @@ def _unprofiled(tables: Sequence[RankTable], numbers: Int64s, first: int) -> tup
 
 def _cut_rank(table: RankTable, segments: Segments, steps: Int64s, edges_ns: Int64s) -> Int64s:
     host_ns = cut(segments, edges_ns)
-    return on_device(host_ns, device_ns(table, steps)) if runs_ahead(table) else host_ns
+    # without a backward nothing marks where computing ends on the device: its events tell of copies alone
+    if not runs_ahead(table) or computes_unseen(table):
+        return host_ns
+    return on_device(host_ns, device_ns(table, steps))
 
 
 def _is_split_withheld(phase_ns: Int64s, skew_ns: float | None) -> bool:

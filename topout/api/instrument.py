@@ -9,18 +9,24 @@ from contextlib import contextmanager
 
 from topout.record.clock import now_ns
 from topout.record.recorder import current
+from topout.record.turns import RehearsalOver
 from topout.schema.event import NOT_GIVEN, Kind
 
 _PHASES = {"input": Kind.INPUT, "copy": Kind.COPY, "evaluation": Kind.EVALUATION, "checkpoint": Kind.CHECKPOINT}
 
 
 def step() -> None:
-    """Ends a step. Once called, this defines the steps; optimizers no longer do."""
+    """Ends a step. Once called, this defines the steps; optimizers no longer do. The last of `--steps` ends the run."""
     recorder = current()
     if recorder is not None:
         end_ns = now_ns()
         recorder.begin_training(end_ns)
         recorder.end_step(end_ns, by_hand=True)
+        if recorder.num_steps == 2:  # as with an optimizer: by then a loader has handed out batches
+            recorder.fact(**getattr(recorder.feeding, "_topout_facts", {}))
+        asked = recorder.settings.steps
+        if asked is not None and recorder.num_steps >= asked and recorder.is_of_rank:
+            raise RehearsalOver(0)
 
 
 @contextmanager

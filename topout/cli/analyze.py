@@ -20,6 +20,7 @@ from topout.report import json_report, text
 from topout.schema.analysis import Analysis
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.measures import ANALYSIS_VERSION
+from topout.schema.plain_file import check_plain
 from topout.schema.run_folder import TO_READ_NEWER, RunFolder, open_run
 
 
@@ -76,6 +77,7 @@ def wants_color() -> bool:
 
 
 def _refuse_newer(folder: RunFolder) -> None:
+    check_plain(folder.analysis_json)
     try:
         version = json_report.version_of(folder.analysis_json.read_bytes())
     except (OSError, ValueError):

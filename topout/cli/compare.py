@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from topout.cli.streams import even_unread
 from topout.report.json_report import encode
 from topout.report.text import duration_text
 from topout.schema.errors import ExitCode
@@ -41,7 +42,8 @@ def compare(
     """
     threshold_share = None if fail_on is None else parse_share(fail_on)
     comparison = compare_runs(open_run(a)[0], open_run(b)[0])
-    sys.stdout.write(encode(comparison) if json else render(comparison))
+    with even_unread():
+        sys.stdout.write(encode(comparison) if json else render(comparison))
     has_failed = threshold_share is not None and comparison.is_slower_by(threshold_share)
     if has_failed:
         print(f"B is slower by more than {fail_on}.", file=sys.stderr)

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from topout.cli.packing_progress import PackingProgress
 from topout.cli.sizes import bytes_text, parse_bytes
+from topout.cli.streams import even_unread
 from topout.packs.check import CheckReport, Damage, check_pack
 from topout.packs.fields import Value
 from topout.packs.given_path import nothing_at
@@ -93,11 +94,12 @@ def check(
     if found.damages and source is not None and not repair:
         print(f"It was not compared with {source}: only a whole pack is.", file=sys.stderr)
     compared = None if source is None or repair or found.damages else _compared(path, source)
-    if json:
-        told = {**asdict(found), "comparison": None if compared is None else asdict(compared)}
-        print(json_text.dumps(told, indent=2))
-    else:
-        _print_check(path, found, compared)
+    with even_unread():
+        if json:
+            told = {**asdict(found), "comparison": None if compared is None else asdict(compared)}
+            print(json_text.dumps(told, indent=2))
+        else:
+            _print_check(path, found, compared)
     named = shlex.quote(str(path))
     if found.damages:
         is_lost = MANIFEST_NAME in found.files

@@ -10,6 +10,7 @@ from topout.cli.kept_runs import runs_root
 from topout.preflight.check import named
 from topout.schema.errors import TopoutError
 from topout.schema.run_folder import DEFAULT_ROOT
+from topout.study.doctor_document import check_document
 
 
 def read_diagnosis(path: Path | None) -> dict[str, Any] | None:
@@ -22,12 +23,12 @@ def read_diagnosis(path: Path | None) -> dict[str, Any] | None:
 def diagnosis_for(run: Mapping[str, Any], path: Path | None) -> tuple[dict[str, Any] | None, list[str]]:
     """The document at `path`, or the newest of a host that took part in `run`; and a note where none is of one."""
     if path is not None:
-        return _read(path), []
+        return _checked(path), []
     ran = _names(run, "name")
     left_out = []
     for number, kept in enumerate(_kept()):
         try:
-            found = _read(kept)
+            found = _checked(kept)
         except TopoutError:
             if number == 0:
                 raise
@@ -63,10 +64,16 @@ def _names(document: Mapping[str, Any], key: str) -> set[str]:
     return {str(host[key]).partition("#")[0] for host in entries if host.get(key)}
 
 
+def _checked(path: Path) -> dict[str, Any]:
+    found = _read(path)
+    check_document(str(path), found)
+    return found
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="topout doctor --json > doctor.json") from error
     if not isinstance(found, dict) or not isinstance(found.get("links"), list):
         raise TopoutError(f"{path} is no diagnosis.", why="It has no links.", do="topout doctor --json > doctor.json")

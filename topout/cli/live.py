@@ -20,6 +20,7 @@ from topout.cli.endings import SILENT, Ending, ending_of
 from topout.schema.block import HEADER, MAGIC, BlockType, is_whole
 from topout.schema.event import COLUMNS, Kind, kind_of, name_of
 from topout.schema.launcher_process import is_launcher_alive
+from topout.schema.plain_file import other_kind
 from topout.schema.run_folder import LOST, RunFolder, open_run
 
 _NUM_STEPS = 20
@@ -103,6 +104,8 @@ class BlockTail:
     def _has_grown(self) -> bool:
         before, self._seen = self._seen, None
         self._seen = self._path.stat()
+        if other_kind(self._seen.st_mode) is not None:
+            return False
         if before is None:
             return True
         if before.st_ino != self._seen.st_ino or self._seen.st_size < self._offset:
@@ -248,7 +251,8 @@ class Watcher:
         """With `most_ranks`, of a running job with more only so many are looked at, and the next ones another time."""
         run = self._read_run()
         # whatever somebody has made of the file
-        entries = [e for e in run.get("ranks") or [] if isinstance(e, dict) and isinstance(e.get("rank"), int)]
+        ranks = run["ranks"] if isinstance(run.get("ranks"), list) else []
+        entries = [entry for entry in ranks if isinstance(entry, dict) and isinstance(entry.get("rank"), int)]
         ending = self._ending(run)
         if most_ranks is None or ending.status != "running":
             most_ranks = len(entries)
@@ -256,8 +260,8 @@ class Watcher:
             tail = self._tails.setdefault(entry["rank"], RankTail(self._folder, entry["rank"]))
             self._ranks[entry["rank"]] = tail.look(entry, ending.status)
         name = self._folder.path.resolve().name
-        ranks = tuple(self._ranks[entry["rank"]] for entry in entries)
-        return LiveRun(run=name, status=ending.status, ranks=ranks, note=ending.note)
+        seen = tuple(self._ranks[entry["rank"]] for entry in entries)
+        return LiveRun(run=name, status=ending.status, ranks=seen, note=ending.note)
 
     def is_running(self) -> bool:
         """Looks at no rank."""

@@ -45,47 +45,81 @@ def call(arguments: list[str]) -> int:
     """Runs one verb and returns what the process tells the shell."""
     if arguments[:1] != ["run"]:
         # not where a script inherits it
-        from topout.cli.streams import bear_any_character
+        from topout.cli.streams import bear_any_character, bear_lost_talk
 
+        bear_lost_talk()
         bear_any_character()
+    code = int(ExitCode.FINE)
     try:
         result = _dispatch(arguments)
+        code = result if isinstance(result, int) else code
         sys.stdout.flush()
     except TopoutError as error:
-        print(error, file=sys.stderr)
+        _tell(str(error))
         return int(error.exit_code)
     except KeyboardInterrupt as error:
         number = getattr(error, "number", None)
         return int(ExitCode.INTERRUPTED) if number is None else 128 + number
     except BrokenPipeError:
-        return _without_reader()
+        return _without_reader(code)
     except SystemExit as leaving:
         # of rich, which prints help and has an exit code of its own for a reader that has gone
         if not isinstance(leaving.__context__, BrokenPipeError):
             raise
-        return _without_reader()
+        return _without_reader(code)
     except Exception as error:
-        from topout.cli.streams import NO_ROOM, no_room, silence
-
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            print(no_room(error), file=sys.stderr)
-            silence(1)
-            return int(ExitCode.ENVIRONMENT)
-        import traceback
-
-        traceback.print_exc()
-        print(f"\nThis is a bug in topout {__version__}; please report the lines above.", file=sys.stderr)
-        # as python does for an uncaught exception; 70 (EX_SOFTWARE) keeps it apart from findings
-        return os.EX_SOFTWARE
-    return result if isinstance(result, int) else 0
+        return _unforeseen(error)
+    return code
 
 
-def _without_reader() -> int:
-    """Whoever read our output has gone: `topout … | head`."""
+def _without_reader(code: int) -> int:
+    """Whoever read our output has gone: `topout … | head`. A verb that had ended has its own code."""
     from topout.cli.streams import silence
 
     silence(1)
-    return int(ExitCode.FINE)
+    return code
+
+
+def _unforeseen(error: Exception) -> int:
+    from topout.cli.streams import NO_ROOM, no_room, silence
+
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        _tell(str(no_room(error)))
+        silence(1)
+        return int(ExitCode.ENVIRONMENT)
+    if isinstance(error, FileNotFoundError) and _is_folder_gone():
+        gone = TopoutError(
+            "The current folder is gone.",
+            why="it was removed after this shell had entered it",
+            do='cd to one that is there; where it was made anew: cd "$PWD"',
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+        _tell(str(gone))
+        return int(gone.exit_code)
+    import traceback
+
+    told = "".join(traceback.format_exception(error))
+    _tell(f"{told}\nThis is a bug in topout {__version__}; please report the lines above.")
+    # as python does for an uncaught exception; 70 (EX_SOFTWARE) keeps it apart from findings
+    return os.EX_SOFTWARE
+
+
+def _is_folder_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _tell(text: str) -> None:
+    """Where stderr takes nothing, the exit code says it alone."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        from topout.cli.streams import silence
+
+        silence(2)
 
 
 def _dispatch(arguments: list[str]) -> object:
@@ -116,4 +150,7 @@ def _dispatch(arguments: list[str]) -> object:
         arguments = ["scale", *scale_words.delimit_script(arguments[1:])]
     from topout.cli.app import call_verb
 
+    # not known, as some terminals have it; rich would take it for a width
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]
     return call_verb(arguments)

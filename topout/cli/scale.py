@@ -236,7 +236,8 @@ class _Place:
             raise
         return found
 
-    def largest(self, ranks: int, batch: Batch) -> int:
+    def largest(self, ranks: int, batch: Batch) -> tuple[int, str]:
+        """And what it is bound by."""
         options = [
             *self.options(ranks),
             "--no-report",
@@ -249,7 +250,7 @@ class _Place:
         search = Search(lambda size: judge(ended(size), size), room_of_rank(ranks), _say)
         found = largest_batch(search)
         _say(f"Largest batch of a rank on {counted(ranks, 'rank')}: {found}, bound by {search.bound}")
-        return found
+        return found, search.bound
 
 
 def _batch(text: str | None, batch: Batch, counts: list[int], mode: str | None, place: _Place) -> Batch:
@@ -263,11 +264,28 @@ def _batch(text: str | None, batch: Batch, counts: list[int], mode: str | None, 
                 why="With --submit the points run elsewhere, on other devices than those of this host.",
                 do="find it inside a job: topout scale --batch largest --ranks 1 --runs-only SCRIPT",
             )
-        found = place.largest(min(counts), batch)
+        found, bound = place.largest(min(counts), batch)
+        if bound == "data" and mode != "strong":
+            found = _that_all_have(found, counts)
         return replace(batch, size=that_divides(found, counts) if mode in ("strong", "both") else found)
     if not text.lstrip("-").isdecimal():
         raise TopoutError(f"--batch {text} is no batch.", why="It is a number of samples, or largest.", do="--batch 64")
     return replace(batch, size=int(text))
+
+
+def _that_all_have(found: int, counts: list[int]) -> int:
+    """Weak scaling gives every rank the same batch, and of the same data more ranks have fewer samples each."""
+    fewest, most = min(counts), max(counts)
+    shared = found * fewest // most
+    if shared < 1:
+        raise TopoutError(
+            f"{most} ranks have no sample each.",
+            why=f"The data of {counted(fewest, 'rank')} are a batch of {found}, which {most} share.",
+            do="fewer --ranks, more data, or --mode strong",
+        )
+    if shared < found:
+        _say(f"For weak scaling: {shared}, since {most} ranks share the same data")
+    return shared
 
 
 def _check_given(given: Mapping[str, object], why: str) -> None:

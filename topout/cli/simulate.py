@@ -23,6 +23,7 @@ from topout.study.what_if import on_device, slow_ranks
 from topout.submit.duration import parse_duration
 
 SIMULATE_VERSION = 1
+MOST_STEPS = 100_000
 
 
 def simulate(
@@ -122,6 +123,12 @@ def _too_many_slow(slow: Slow | None, points: list[Point]) -> list[str]:
 def _check_drawing(steps: int, seed: int) -> None:
     if steps < 1:
         raise TopoutError(f"--steps {steps} are none.", why="One at least is simulated.", do="--steps 200")
+    if steps > MOST_STEPS:
+        raise TopoutError(
+            f"--steps {steps} are too many.",
+            why=f"At most {MOST_STEPS:,} are simulated at each point; their mean hardly moves after some hundred.",
+            do="--steps 200",
+        )
     if seed < 0:
         raise TopoutError(f"--seed {seed} is no seed.", why="It is 0 or more.", do="--seed 0")
 

@@ -253,7 +253,8 @@ def _with_nodes(run_option: Sequence[str], spec: RunSpec, nodes: int) -> list[st
 
 def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:
     if isinstance(spec.per_node, int):
-        return _at_least_one("--per-node", spec.per_node)
+        _check_together(spec.num_ranks, _at_least_one("--per-node", spec.per_node), nodes)
+        return spec.per_node
     if site.container and spec.per_node is not None:
         return _tasks_for(spec.per_node, spec.origins["per_node"], site)
     if spec.num_ranks is not None:
@@ -265,6 +266,16 @@ def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:
             )
         return spec.num_ranks // nodes
     return site.gpus_per_node or None
+
+
+def _check_together(num_ranks: int | None, per_node: int, nodes: int) -> None:
+    """As `topout run` would in the job."""
+    if num_ranks not in (None, nodes * per_node):
+        raise TopoutError(
+            f"-n {num_ranks} and --per-node {per_node} contradict each other.",
+            why=f"on {counted(nodes, 'host')} --per-node {per_node} gives {nodes * per_node} ranks",
+            do="give one of the two",
+        )
 
 
 def _tasks_for(word: str, origin: str, site: Site) -> int:

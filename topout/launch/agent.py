@@ -152,7 +152,8 @@ class Agent:
             )
             has_told = local.stop_page.has_told
         finally:
-            local.close()
+            # a file system may take longer than the head waits for a launcher that says nothing
+            local.close(meanwhile=lambda: self._wire.send("beat"))
             self._release()
         self._messages += fellows.unread
         self._wire.send("finished", has_told=has_told)

@@ -18,6 +18,7 @@ from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
 from topout.launch.rank_process import RankProcess
+from topout.launch.scribe import Scribe
 from topout.launch.signals import LauncherSignals
 from topout.record.preemption import PAGE_VARIABLE, StopPage
 from topout.record.status_page import PAGE_FD, StatusPage
@@ -66,6 +67,8 @@ class LocalRanks:
         self.processes: list[RankProcess] = []
         self._logs: list[tuple[LogPipe, LogPipe]] = []
         self._sampler: Sampler | None = None
+        self.scribe = Scribe()
+        """Of the run folder."""
         allow_open_files(_FDS_PER_RANK * len(ranks))
         self.stop_page = StopPage.create(len(ranks))
         self.pages: dict[int, StatusPage] = {}
@@ -138,6 +141,7 @@ class LocalRanks:
     ) -> Outcome:
         self._await_first_sign(signals)
         gc.enable()
+        self.scribe.start()
         from topout.launch.supervise import Supervisor
 
         def look(now: float) -> None:
@@ -192,9 +196,11 @@ class LocalRanks:
             self.pages[rank].ask()
         return here
 
-    def close(self) -> None:
+    def close(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """`meanwhile` is called once a second until the last of what ranks printed is in its files."""
         for process in self.processes:
             process.tell(signal.SIGKILL)
+        self.scribe.finish(meanwhile)
         if self._sampler is not None:
             self._sampler.stop()
         for process in self.processes:
@@ -213,6 +219,7 @@ class LocalRanks:
             path,
             show=partial(show, fd) if number == 0 else None,
             on_failure=on_failure,
+            scribe=self.scribe,
         )
 
     def _start_sampler(self) -> None:

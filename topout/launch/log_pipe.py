@@ -6,14 +6,17 @@ The pipe is emptied whatever happens to the file or the terminal: a full disk mu
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from os import PathLike
+
+from topout.launch.scribe import Scribe
 
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 14
 
 
 class LogPipe:
-    """One stream of one rank. `on_failure` hears why the file cannot be written, each time."""
+    """One stream of one rank. `on_failure` hears why the file cannot be written, each time, maybe in another thread."""
 
     def __init__(
         self,
@@ -22,8 +25,11 @@ class LogPipe:
         *,
         show: Callable[[bytes], None] | None = None,
         on_failure: Callable[[OSError], None],
+        scribe: Scribe | None = None,
     ) -> None:
+        """`scribe` writes the file; close when it has finished."""
         self.fd = fd
+        self._scribe = scribe or Scribe()
         self._show = show
         self._on_failure = on_failure
         self._tail = bytearray()
@@ -46,7 +52,8 @@ class LogPipe:
             return False
         self._tail += data
         del self._tail[:-_TAIL_BYTES]
-        self._keep(data)
+        if self._file_fd is not None:
+            self._scribe.do(partial(self._keep, self._file_fd, data), len(data))
         if self._show is not None:
             self._show(data)
         return True
@@ -61,11 +68,9 @@ class LogPipe:
                 os.close(self._file_fd)
             self._file_fd = None
 
-    def _keep(self, data: bytes) -> None:
-        if self._file_fd is None:
-            return
+    def _keep(self, file_fd: int, data: bytes) -> None:
         try:
-            write_all(self._file_fd, data)
+            write_all(file_fd, data)
         except OSError as error:
             # tried again with the next chunk: space may return
             self._on_failure(error)

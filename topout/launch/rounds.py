@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from topout.launch import oom_kills
 from topout.launch.bounds import check_min_nodes
@@ -133,10 +134,11 @@ class _Round:
         stopping = self._stopping(local)
         try:
             record.started(local.pids)
+            self._terminal.scribe.start()
             outcome = local.supervise(
                 signals,
                 say=self._terminal.say,
-                tick=record.tick,
+                tick=partial(record.tick, local.scribe),
                 watch=self._late_watch(local, folder, record),
                 stopping=stopping,
                 fellows=head,
@@ -145,6 +147,7 @@ class _Round:
             is_stopped = local.stop_page.has_told or (head is not None and head.has_told)
         finally:
             local.close()
+            self._terminal.scribe.finish()
         if is_stopped and outcome.cause is Cause.ALL_DONE:
             record.note("the script stopped because the scheduler had announced the end")
         lost_hosts = tuple(head.lost_hosts) if head is not None else ()

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from topout import __version__
 from topout.launch.first_failure import RankEnd
@@ -21,6 +22,8 @@ from topout.schema.world import Rank, World
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from topout.launch.scribe import Scribe
 
 MARK_VARIABLE = "TOPOUT_MARK"
 """What whoever starts a run says to know it again among others; kept in run.json."""
@@ -67,11 +70,7 @@ class RunRecord:
 
     def write(self) -> None:
         """Raises OSError: whoever starts the run may still choose another folder."""
-        self._is_dirty = False
-        self._written_at = time.monotonic()
-        self.content["notes"] = self._notes.in_words()
-        if self._folder is not None:
-            write_whole(self._folder.inside(RUN_JSON), json.dumps(self.content, indent=1) + "\n")
+        self._put(self._text())
 
     def move_to(self, folder: RunFolder | None, warn: Callable[[str], None]) -> None:
         """Settles where to write from now on, and who hears when that fails."""
@@ -89,9 +88,10 @@ class RunRecord:
             self.note(text)
             self._warn(f"topout: {text}. Folder: {self._folder.path}")
 
-    def tick(self) -> None:
+    def tick(self, scribe: Scribe) -> None:
         if self._is_dirty and time.monotonic() - self._written_at >= _SECONDS_BETWEEN_WRITES:
-            self.write_or_warn()
+            text = self._text()
+            scribe.do(partial(self._put_or_warn, text), len(text))
 
     def look_around(self, spec: RunSpec) -> None:
         """What takes a while to find out, and need not be known before the ranks run; found out once."""
@@ -117,13 +117,24 @@ class RunRecord:
         self.content.update(
             status=status, exit_code=exit_code, duration_s=round(time.monotonic() - self._started_at, 3)
         )  # fmt: skip
-        self.write_or_warn()
+        self._put_or_warn(self._text())
         # that it could not be written is a note, too
         self.content["notes"] = self._notes.in_words()
 
-    def write_or_warn(self) -> None:
+    def _text(self) -> str:
+        """As of now."""
+        self._is_dirty = False
+        self._written_at = time.monotonic()
+        self.content["notes"] = self._notes.in_words()
+        return json.dumps(self.content, indent=1) + "\n"
+
+    def _put(self, text: str) -> None:
+        if self._folder is not None:
+            write_whole(self._folder.inside(RUN_JSON), text)
+
+    def _put_or_warn(self, text: str) -> None:
         try:
-            self.write()
+            self._put(text)
         except OSError as error:
             self.warn_once(error)
 

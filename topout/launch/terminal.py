@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 
 from topout.launch.log_pipe import write_all
+from topout.launch.scribe import Scribe
 from topout.schema.light_dataclass import dataclass, field
 
 
@@ -17,16 +19,24 @@ class Terminal:
     err_fd: int = 2
     is_quiet: bool = False
     """Silences the launcher's own talk, never a warning and never the script."""
+    scribe: Scribe = field(default_factory=Scribe, repr=False)
+    """While it is at work, nobody waits for a terminal that somebody stopped."""
     _gone: set[int] = field(default_factory=set, repr=False)
 
     def say(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self.err_fd, (text.rstrip("\n") + "\n").encode(errors="replace"))
+        data = (text.rstrip("\n") + "\n").encode(errors="replace")
+        self.scribe.do(partial(self._say, data), len(data))
 
     def show(self, stream: int, data: bytes) -> None:
         """Output of rank 0; a terminal that went away is let go."""
-        if stream in self._gone:
-            return
+        if stream not in self._gone:
+            self.scribe.do(partial(self._show, stream, data), len(data))
+
+    def _say(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self.err_fd, data)
+
+    def _show(self, stream: int, data: bytes) -> None:
         try:
             write_all(self.out_fd if stream == 1 else self.err_fd, data)
         except OSError:

@@ -17,11 +17,11 @@ from topout.packs.checksum import crc32c
 from topout.packs.damage import DamagedPack
 from topout.packs.layout import HEADER_BYTES, FileKind, MisshapenError, row_dtype
 from topout.packs.manifest import MANIFEST_NAME, Manifest, read_manifest
-from topout.packs.mapped_file import MappedFile
+from topout.packs.mapped_file import OF_THE_FILE, MappedFile, cannot_open
 from topout.packs.names import Names
 from topout.packs.shard import ShardFile
 from topout.packs.targets import NoProgress, Progress
-from topout.schema.errors import TopoutError
+from topout.schema.plain_file import check_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class CheckReport:
 
 
 def check_pack(path: Path, progress: Progress | None = None, num_threads: int = 2) -> CheckReport:
-    """Raises only where there is no pack at all; damage is reported."""
+    """Raises where there is no pack at all, or a file of it may not be read; damage is reported."""
     try:
         manifest = read_manifest(path)
     except DamagedPack as error:
@@ -95,7 +95,7 @@ class _ShardChecker:
             damages = list(self._damaged_samples(shard))
             if not damages:
                 shard.verify()
-        except TopoutError as error:
+        except DamagedPack as error:
             damages = [Damage(file=entry.file, why=_why(shard, error))]
         finally:
             shard.close()
@@ -122,11 +122,11 @@ def _rows_of(index: MappedFile, manifest: Manifest) -> NDArray[Any]:
 def _check_file(file: MappedFile) -> Iterator[Damage]:
     try:
         file.verify()
-    except TopoutError as error:
+    except DamagedPack as error:
         yield Damage(file=file.entry.file, why=_why(file, error))
 
 
-def _why(file: MappedFile, error: TopoutError) -> str:
+def _why(file: MappedFile, error: DamagedPack) -> str:
     # the error's first line says that it is missing; a damage has one line
     return error.why if file.path.exists() else f"it is missing; {error.why}"
 
@@ -134,13 +134,16 @@ def _why(file: MappedFile, error: TopoutError) -> str:
 def _check_skipped(path: Path, manifest: Manifest) -> Iterator[Damage]:
     if manifest.skipped is None:
         return
+    check_plain(path / manifest.skipped.file)
     try:
         data = (path / manifest.skipped.file).read_bytes()
     except FileNotFoundError:
         yield Damage(file=manifest.skipped.file, why="it is missing; the pack's list of files has it")
         return
     except OSError as error:
-        yield Damage(file=manifest.skipped.file, why=error.strerror or str(error))
-        return
+        if error.errno in OF_THE_FILE:
+            yield Damage(file=manifest.skipped.file, why=error.strerror or str(error))
+            return
+        raise cannot_open(path / manifest.skipped.file, error) from error
     if crc32c(data) != manifest.skipped.data_crc:
         yield Damage(file=manifest.skipped.file, why="its bytes do not match the checksum in pack.json")

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plain_file import check_plain
 
 
 def nothing_at(path: Path) -> TopoutError:
@@ -11,7 +12,7 @@ def nothing_at(path: Path) -> TopoutError:
 
 
 def check_readable(path: Path) -> None:
-    """Raises where nothing lies at `path`, or nothing that may be read."""
+    """Raises where nothing lies at `path`, or nothing that may be read, or no file or folder."""
     try:
         is_folder = path.is_dir()
         is_there = path.exists()
@@ -19,6 +20,7 @@ def check_readable(path: Path) -> None:
         is_folder, is_there = False, True
     if not is_there:
         raise nothing_at(path)
+    check_plain(path)
     if not os.access(path, os.R_OK | os.X_OK if is_folder else os.R_OK):
         raise TopoutError(
             f"{path} cannot be read.",
@@ -31,6 +33,8 @@ def check_readable(path: Path) -> None:
 def begins_with(path: Path, magic: bytes) -> bool:
     """Whether it is a file with these first bytes, whatever it is called."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(len(magic)) == magic
     except OSError:

@@ -16,6 +16,7 @@ from topout.packs.damage import DamagedPack, not_a_pack
 from topout.packs.fields import Field, stored_fields
 from topout.packs.layout import VERSION
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plain_file import check_plain
 
 MANIFEST_NAME = "pack.json"
 INDEX_NAME = "index.bin"
@@ -106,6 +107,7 @@ def shard_name(number: int) -> str:
 
 def read_manifest(path: Path) -> Manifest:
     """Of the pack at `path`. Raises where there is none, where it is altered, or of a version not known here."""
+    check_plain(path / MANIFEST_NAME)
     try:
         data = (path / MANIFEST_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -28,9 +28,12 @@ from topout.packs.layout import (
 )
 from topout.packs.manifest import FileEntry
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plain_file import other_kind
 
 Opened = TypeVar("Opened")
 _CHUNK_BYTES = 4 << 20
+OF_THE_FILE = (errno.EIO, errno.ELOOP, errno.ENXIO)
+"""Errors of what lies there, as of a disk that fails; others are of who opens it."""
 _MORE_FILES = 1024
 """To be allowed when the files that a process may have open are used up."""
 
@@ -132,11 +135,17 @@ class MappedFile:
 
     def _opened(self) -> Descriptor:
         try:
+            # a pipe in its place would be waited for
+            kind = other_kind(self.path.stat().st_mode)
+            if kind is not None:
+                raise self._damage(f"it is {kind}, not a file")
             descriptor = Descriptor(_with_room(lambda: os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)))
         except FileNotFoundError:
             raise DamagedPack(self._pack, f"{self.path} is missing.", "the pack's list of files has it") from None
         except OSError as error:
-            raise self._cannot_open(error) from error
+            if error.errno in OF_THE_FILE:
+                raise self._damage(f"it cannot be opened: {error.strerror}") from error
+            raise cannot_open(self.path, error) from error
         self._trailer = self._checked(descriptor)
         return descriptor
 
@@ -145,7 +154,7 @@ class MappedFile:
         try:
             self._map = _with_room(lambda: mmap.mmap(descriptor.number, self.size_bytes, prot=mmap.PROT_READ))
         except OSError as error:
-            raise self._cannot_open(error) from error
+            raise cannot_open(self.path, error) from error
         except ValueError as error:
             raise self._damage(str(error)) from error
         return memoryview(self._map)
@@ -169,13 +178,14 @@ class MappedFile:
     def _damage(self, why: str) -> DamagedPack:
         return DamagedPack(self._pack, f"{self.path} is damaged.", why)
 
-    def _cannot_open(self, error: OSError) -> TopoutError:
-        return TopoutError(
-            f"{self.path} cannot be opened.",
-            why=error.strerror or str(error),
-            do="check its permissions and the limit of open files (ulimit -n)",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
+
+def cannot_open(path: Path, error: OSError) -> TopoutError:
+    return TopoutError(
+        f"{path} cannot be opened.",
+        why=error.strerror or str(error),
+        do="check its permissions and the limit of open files (ulimit -n)",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def _read(descriptor: Descriptor, offset: int, length: int) -> bytes:

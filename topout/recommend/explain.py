@@ -75,4 +75,9 @@ def _whole_or_none(value: Any) -> int | None:
 
 
 def _finite_or_none(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        # JSON has integers of any length
+        return None
+    return number if math.isfinite(number) else None

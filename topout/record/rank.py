@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> int:
     if code == 0:
         _parallelise()
         code = _run(arguments, status, recorder)
+        # without one no thread of ours starts
+        sys.excepthook = getattr(sys, "excepthook", None) or sys.__excepthook__
         if not status.is_of_this_process:
             # a child that the script forked and that came back from its last line
             return code
@@ -121,6 +123,7 @@ def _parallelise() -> None:
 
 
 def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) -> int:
+    failure: BaseException | None = None
     try:
         if arguments[0] == "-m":
             _run_module(arguments[1:])
@@ -147,9 +150,27 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         if recorder is not None and status.is_of_this_process:
             recorder.guard(record_out_of_memory, error, recorder)
         status.send("failure", text="".join(traceback.format_exception(error)))
-        sys.excepthook(type(error), error, trace)
-        return 1
-    return 0
+        failure = error
+    # out here, so that what a hook raises does not carry it along as its context
+    return 0 if failure is None else _show(failure)
+
+
+def _show(error: BaseException) -> int:
+    """As python shows what nobody caught: by the script's hook, and where that fails it says so."""
+    if not hasattr(sys, "excepthook"):
+        print("sys.excepthook is missing", file=sys.stderr)  # noqa: T201
+        sys.excepthook = sys.__excepthook__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    except BaseException as own:
+        own.__traceback__ = _below_us(own.__traceback__)
+        print("Error in sys.excepthook:", file=sys.stderr)  # noqa: T201
+        sys.__excepthook__(type(own), own, own.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)  # noqa: T201
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return 1
 
 
 def _refused(error: Any, status: StatusLine) -> int:

@@ -3,6 +3,8 @@
 Not for `analysis.json`, which keeps every digit.
 """
 
+from math import isfinite
+
 NOT_MEASURED = "–"
 _NARROW_SPACE = "\u202f"
 ACCEPTABLE_EFFICIENCY = 0.8
@@ -22,7 +24,7 @@ def _digits(value: float) -> str:
 
 def duration(ns: float | None) -> str:
     """`12.3 ms`; minutes and hours from 120 s on."""
-    if ns is None:
+    if ns is None or not isfinite(ns):
         return NOT_MEASURED
     seconds = ns / 1e9
     if seconds >= 7200:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from topout.schema.errors import TopoutError
+from topout.schema.run_folder import unreadable
 
 Kind = type[str] | type[int] | type[float] | type[bool] | type[list[str]]
 _NAMES: dict[Kind, str] = {
     str: "text", int: "whole number", float: "number", bool: "true or false", list: "list of texts",
 }  # fmt: skip
+_WHOLE_BELOW = 2**63
+"""As TOML has it."""
 
 
 def read_table(
@@ -29,8 +32,15 @@ def read_table(
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except PermissionError as error:
+        raise unreadable(path, error) from error
+    except OSError as error:
+        raise TopoutError(f"{path} cannot be read.", why=error.strerror or str(error), do="check the path") from error
+    except tomllib.TOMLDecodeError as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the line it names") from error
+    except (ValueError, RecursionError) as error:
+        # bytes that are no text, thousands of digits, or of brackets one in another
+        raise TopoutError(f"{path} cannot be read.", why=str(error), do="write it anew, as TOML in UTF-8") from error
     for name in content:
         if name != table and name not in other_tables:
             raise _unknown(path, line_of(text, name), "table", name, [table, *other_tables])
@@ -63,6 +73,19 @@ def line_of(text: str, key: str, table: str | None = None) -> int:
 
 
 def _checked(path: Path, line: int, key: str, value: Any, kinds: tuple[Kind, ...]) -> Any:
+    if isinstance(value, int) and abs(value) >= _WHOLE_BELOW:
+        raise TopoutError(
+            f"{path}:{line}: {key} is a number of {len(str(abs(value)))} digits.",
+            why="whole numbers lie below 2^63",
+            do=f"mend {key} in {path.name}",
+        )
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+        raise TopoutError(
+            f"{path}:{line}: {key} = {value!r} is not possible.",
+            why="no name and no word of a command holds a NUL character",
+            do=f"mend {key} in {path.name}",
+        )
     if list in kinds and isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)
     # a bool is an int to Python, and a mistake to everybody else

@@ -225,6 +225,9 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
 
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
+    from topout.schema.plain_file import check_plain
+
+    check_plain(folder.inside(RUN_JSON))
     try:
         run = json.loads(folder.run_json.read_text())
     except FileNotFoundError:

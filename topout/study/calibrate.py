@@ -5,6 +5,7 @@ out is the range. What a run cannot show (how fast input could be when nobody wa
 are those of `topout doctor`, as fast as the run's own transfers were; without it, as fast as these alone say.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -64,13 +65,7 @@ class Calibration:
 
 def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, seed: int = 0) -> Calibration:
     measures, _ = measure_run(folder)
-    phases = read_phases(folder)
-    if phases is None or len(phases.steps) < FEWEST_STEPS:
-        raise TopoutError(
-            f"{folder.path} has too few steps to calibrate from.",
-            why=f"{0 if phases is None else len(phases.steps)} steady steps were seen; {FEWEST_STEPS} are the fewest.",
-            do="record a longer run: topout run train.py",
-        )
+    phases = _read_steps(folder)
     notes: list[str] = []
     random = np.random.default_rng(seed)
     run = open_run(folder.path)[1]
@@ -101,6 +96,24 @@ def calibrate(folder: RunFolder, doctor: Mapping[str, Any] | None = None, *, see
         job["compute"] |= _given_back(job, system, exposed.in_backward_s)
     job["compute"] |= seen_cores(phases, job, system)
     return Calibration(job, system, notes)
+
+
+def _read_steps(folder: RunFolder) -> Phases:
+    """Steps of a run that trains, and enough of them."""
+    phases = read_phases(folder)
+    if phases is None or len(phases.steps) < FEWEST_STEPS:
+        raise TopoutError(
+            f"{folder.path} has too few steps to calibrate from.",
+            why=f"{0 if phases is None else len(phases.steps)} steady steps were seen; {FEWEST_STEPS} are the fewest.",
+            do="record a longer run: topout run train.py",
+        )
+    if not seconds(phases, WORK)[:, _INNER].any():
+        raise TopoutError(
+            f"{folder.path} shows no computing to calibrate from.",
+            why="All time of its steps is input, evaluation, saving or communication.",
+            do=f"topout analyze {shlex.quote(str(folder.path))}   says where it went; record a run that trains",
+        )
+    return phases
 
 
 def _anchored_links(

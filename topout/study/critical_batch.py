@@ -18,6 +18,8 @@ GUESSED = 1.5
 """A figure without a range is taken to be good within this factor."""
 NOISE_LOW, NOISE_HIGH = 2.0, 5.0
 """By so much the noise scale may lie above and below the critical batch."""
+LEAST, MOST = 1e-6, 1e18
+"""Samples: fewer than any batch has, more than there are anywhere."""
 FILE = "critical_batch.json"
 
 
@@ -42,12 +44,13 @@ def given(text: str) -> CriticalBatch:
     try:
         parts = [float(part) for part in text.split(":")]
         value, low, high = parts if len(parts) == 3 else (parts[0], parts[0] / GUESSED, parts[0] * GUESSED)
-        if not 0 < low <= value <= high < inf or len(parts) not in (1, 3):
+        if not LEAST <= low <= value <= high <= MOST or len(parts) not in (1, 3):
             raise ValueError(text)
     except (ValueError, IndexError):
         raise TopoutError(
             f"{text!r} is no critical batch.",
-            why="It is a number of samples above 0, or VALUE:LOW:HIGH in that sense, or the .json of a probe.",
+            why=f"It is a number of samples from {LEAST:g} to {MOST:g}, or VALUE:LOW:HIGH in that sense, or the .json "
+            "of a probe.",
             do="--critical-batch 2000:1500:3000",
         ) from None
     return CriticalBatch(value=value, low=low, high=high, origin="as given")
@@ -55,11 +58,13 @@ def given(text: str) -> CriticalBatch:
 
 def from_probe(path: Path) -> CriticalBatch:
     """What `json.dump(dataclasses.asdict(topout.probe_batch(...)))` wrote: value, low and high."""
-    do = f"json.dump(dataclasses.asdict(topout.probe_batch(...)), open({path.name!r}, 'w'))"
+    do = f"json.dump(dataclasses.asdict(topout.probe_batch(...)), open({FILE!r}, 'w'))"
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
         value, low, high = (table[key] for key in ("value", "low", "high"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
+        raise TopoutError(f"{path} holds no probe.", why="One has value, low and high.", do=do) from error
+    except (OSError, ValueError, RecursionError) as error:
         raise TopoutError(f"{path} holds no probe.", why=f"{type(error).__name__}: {error}", do=do) from error
     if value is None:
         raise TopoutError(
@@ -67,13 +72,14 @@ def from_probe(path: Path) -> CriticalBatch:
             why=f"The sizes that were tried do not bend: it lies between {low} and {high}.",
             do="probe with larger or smaller batches, or give --critical-batch yourself",
         )
-    numbers = [value, low, value if high is None else high]
-    if not all(isinstance(one, int | float) for one in numbers) or not 0 < low <= value <= numbers[2]:
+    has_limit = high is not None and high != inf
+    numbers = [value, low, high if has_limit else value]
+    if not all(isinstance(one, int | float) for one in numbers) or not LEAST <= low <= value <= numbers[2] <= MOST:
         raise TopoutError(f"{path} holds no probe.", why=f"value, low and high are {value}, {low}, {high}.", do=do)
     return CriticalBatch(
         value=float(value),
         low=_of_eighty(low, value),
-        high=value * NOISE_HIGH if high is None or high == inf else _of_eighty(high, value),
+        high=_of_eighty(high, value) if has_limit else value * NOISE_HIGH,
         origin=f"the probe in {path}",
     )
 

@@ -26,6 +26,10 @@ BETWEEN_RUNS = 0.01
 OWN_ERROR = 0.35
 """What the model itself is off by though every number were exact, as the half of an 80 % interval: so much of a step
 from run to run, and so much of what is not computing. Seen on live runs of `benchmarks/scaling.py`."""
+MOST_RANKS = 4_000_000
+"""Each is simulated: so many take a minute or two."""
+_MOST = 1e18
+"""Seconds, or samples a second."""
 FAR = 4
 """So many times beyond the calibrated nodes a prediction is an extrapolation that deserves a warning."""
 
@@ -43,6 +47,11 @@ class Point:
     efficiency_range: tuple[float, float] | None = None
     """80 %; None: not known."""
 
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Of its intervals, with what lies in them."""
+        return self.low, self.samples_per_s, self.high, self.efficiency, *(self.efficiency_range or ())
+
 
 def curve(
     job: Ranged[Job],
@@ -54,6 +63,20 @@ def curve(
     slow: Slow | None = None,
 ) -> list[Point]:
     check_nodes(nodes, system.value)
+    try:
+        # what overflows is refused below
+        with np.errstate(all="ignore"):
+            points = _points(job, system, nodes, steps=steps, seed=seed, slow=slow)
+    except ArithmeticError as error:
+        raise beyond_numbers() from error
+    if not all(figure < _MOST for point in points for figure in (point.step.seconds, *point.edges)):
+        raise beyond_numbers()
+    return points
+
+
+def _points(
+    job: Ranged[Job], system: Ranged[System], nodes: Sequence[int], *, steps: int, seed: int, slow: Slow | None
+) -> list[Point]:
     one = simulate(job.value, system.value, 1, steps=steps, seed=seed).step
     random = np.random.default_rng(seed)
     drawn = [(job.draw(random), system.draw(random)) for _ in range(DRAWS)] if job.ranges or system.ranges else []
@@ -110,6 +133,23 @@ def check_nodes(nodes: Sequence[int], system: System) -> None:
             why=f"It has {system.nodes:,}.",
             do=f"--nodes 1..{system.nodes}, or --what-if nodes={max(nodes)} for a larger one of the kind",
         )
+    ranks = max(nodes) * system.ranks_per_node
+    if ranks > MOST_RANKS:
+        raise TopoutError(
+            f"{ranks:,} ranks are too many.",
+            why=f"{max(nodes):,} nodes with {system.ranks_per_node:,} each; no machine has more than {MOST_RANKS:,}.",
+            do=f"--nodes 1..{MOST_RANKS // system.ranks_per_node}"
+            if system.ranks_per_node <= MOST_RANKS
+            else "--what-if ranks_per_node=8",
+        )
+
+
+def beyond_numbers() -> TopoutError:
+    return TopoutError(
+        "What this job would do on this system cannot be computed.",
+        why="No number comes out, or one beyond all reason: some value is far too small or far too large.",
+        do="mend it where it stands: in the job, in the system, in a --what-if, or in the samples to train",
+    )
 
 
 def warnings(

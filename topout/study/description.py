@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import numpy as np
 
 from topout.schema.errors import TopoutError
-from topout.schema.run_folder import is_file, is_folder, unreadable
+from topout.schema.run_folder import RUN_JSON, is_file, is_folder, unreadable
 from topout.study.job import Job
 from topout.study.system import System
 
@@ -38,6 +38,7 @@ _LINKS = ("inside", "between")
 _SHARES = ("first_ready", "ready", "shares")
 MOST_GROUPS = 10_000
 """Of gradients: more than any network has tensors to put into them."""
+_AT_MOST = {"groups": MOST_GROUPS, "prefetch": 10_000}
 _WHOLE_BELOW = 2**63
 
 
@@ -149,9 +150,23 @@ def _read(kind: type[Described], name_or_path: str, folder: str) -> Ranged[Descr
         raise TopoutError(
             f"{path} cannot be read.", why=why, do=f"check the path, or name one of {', '.join(names(folder))}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TopoutError(f"{path} cannot be read.", why=str(error), do="mend the place that it names") from error
-    return describe(kind, table.get(folder[:-1], table) if isinstance(table, dict) else table, str(path))
+    return describe(kind, _own_table(table, folder[:-1], path), str(path))
+
+
+def _own_table(content: Any, name: str, path: Path) -> dict[str, Any]:
+    """That of the job or the system, which the whole file may be."""
+    found = content.get(name, content) if isinstance(content, dict) else None
+    # what topout writes has a version: a calibration, with a table for each, but also records and analyses of runs
+    if isinstance(found, dict) and (found is not content or "version" not in found):
+        return found
+    is_of_run = is_file(path.parent / RUN_JSON)
+    raise TopoutError(
+        f"{path} holds no {name}.",
+        why=f"It has no table of that name, and describes none itself. {CALIBRATION} of a run does.",
+        do=f"topout calibrate {shlex.quote(str(path.parent)) if is_of_run else 'RUN'}, and name the run folder",
+    )
 
 
 def calibration_of(run: Path) -> Path:
@@ -249,7 +264,7 @@ def _checked_number(kind: type, value: Any, place: str, path: tuple[str, ...]) -
         (name in _AT_LEAST_ONE, value >= 1, "at least 1"),
         (name in _ABOVE_ZERO or is_link_rate, value > 0, "above 0"),
         (name in _SHARES, 0 <= value <= 1, "between 0 and 1"),
-        (name == "groups", value <= MOST_GROUPS, f"at most {MOST_GROUPS:,}"),
+        (name in _AT_MOST, value <= _AT_MOST.get(name, value), f"at most {_AT_MOST.get(name, value):,}"),
         (kind is int, value < _WHOLE_BELOW, "below 2^63"),
         (True, value >= 0, "not negative"),
     ]

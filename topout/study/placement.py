@@ -7,9 +7,12 @@ of that size would be laid out, so that two ranks on one host are not taken for 
 import os
 from collections.abc import Mapping
 
+from topout.host.topology import read_host
 from topout.launch.allocation import Allocation
 from topout.launch.detect import detect_allocation
+from topout.launch.roster import ranks_on
 from topout.schema.errors import TopoutError
+from topout.schema.spec import RunSpec
 
 
 def nodes_for(count: int, per_node: int) -> int:
@@ -38,6 +41,8 @@ def options_inside(allocation: Allocation | None, count: int, per_node: int | No
                 why=f"--per-node {per_node} allows {per_node} on a host, and there is no job of several around this.",
                 do=f"leave out --per-node or --ranks {count}, or --submit to the scheduler of a cluster",
             )
+        if allocation is None:
+            _check_host(count)
         return []
     most = per_node or max(allocation.tasks_per_host or (0,)) or allocation.gpus_per_host
     nodes = nodes_for(count, most) if most else min(count, len(allocation.hosts))
@@ -48,3 +53,12 @@ def options_inside(allocation: Allocation | None, count: int, per_node: int | No
             do=f"leave out --ranks {count}, give --per-node, or ask the scheduler for more hosts",
         )
     return ["--nodes", str(nodes)]
+
+
+def _check_host(count: int) -> None:
+    """What `topout run` would refuse, after the points before it had run."""
+    try:
+        ranks_on(RunSpec(num_ranks=count), [read_host()], None)
+    except TopoutError as error:
+        do = f"leave out --ranks {count}, or --submit to the scheduler of a cluster"
+        raise TopoutError(error.problem, why=error.why, do=do) from error

@@ -14,7 +14,7 @@ import numpy as np
 
 from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
-from topout.study.curve import check_nodes, own_error
+from topout.study.curve import beyond_numbers, check_nodes, own_error
 from topout.study.description import NORMAL_TENTH, Ranged
 from topout.study.devices import Prices, amount_of
 from topout.study.job import Job
@@ -26,6 +26,9 @@ from topout.study.work import Work
 DRAWS = 200
 RETUNE = 2
 """A batch so many times the run's has another best rate and warm-up."""
+
+_MOST_HOURS = 1e15
+"""A hundred thousand million years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +100,18 @@ def plan(
             do="--epochs and --samples above 0",
         )
     price = _price(system.value, prices)
-    choices = (
-        [_of_mesh(one, work, price, deadline) for _, one in sorted(meshes.items())]
-        if meshes
-        else _of_replicas(job, system, work, nodes, seed=seed, price=price, deadline=deadline)
-    )
+    try:
+        # what overflows is refused below
+        with np.errstate(all="ignore"):
+            choices = (
+                [_of_mesh(one, work, price, deadline) for _, one in sorted(meshes.items())]
+                if meshes
+                else _of_replicas(job, system, work, nodes, seed=seed, price=price, deadline=deadline)
+            )
+    except ArithmeticError as error:
+        raise beyond_numbers() from error
+    if not all(choice.hours > 0 and choice.high_hours < _MOST_HOURS for choice in choices):
+        raise beyond_numbers()
     first = choices[0].node_hours
     choices = [replace(choice, efficiency=first / choice.node_hours) for choice in choices]
     in_time = [one for one in choices if deadline and one.chance is not None and one.chance >= deadline.certainty]

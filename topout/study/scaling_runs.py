@@ -206,7 +206,9 @@ def run_point(
     if ended.is_refused:
         raise ended.refusal()
     if ended.code != ExitCode.FINE or ended.folder is None:
-        account.leave_out(f"{counted(point.ranks, 'rank')} failed with {ended.code}: {' | '.join(ended.last_lines)}")
+        what = f"failed with {ended.code}" if ended.code != ExitCode.FINE else f"left no run folder in {runs}"
+        told = " | ".join(ended.last_lines)
+        account.leave_out(f"{counted(point.ranks, 'rank')} {what}{f': {told}' if told else ''}")
         return None
     return seen(ended.folder, point, account.say)
 
@@ -242,6 +244,7 @@ class Ended:
 
 
 def start_run(point: Point, options: Sequence[str], script: Sequence[str], runs: Path) -> Ended:
+    _check_place(runs)
     before = set(runs.glob("*/run.json"))
     mark = secrets.token_hex(8)
     # else a file beside the script could stand in for a module of Python's or topout's
@@ -253,6 +256,25 @@ def start_run(point: Point, options: Sequence[str], script: Sequence[str], runs:
     )  # fmt: skip
     last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
     return Ended(done.returncode, _newest(set(runs.glob("*/run.json")) - before, mark), last)
+
+
+def _check_place(runs: Path) -> None:
+    """A run trains on where its folder cannot be made; a study has nothing without."""
+    place = runs.absolute()
+    # os.path, since pathlib raises where one may not look
+    there = next(one for one in (place, *place.parents) if os.path.lexists(one))
+    if not there.is_dir():
+        why = f"{there} is no folder."
+    elif not os.access(there, os.W_OK | os.X_OK):
+        why = f"Nothing can be written to {there}."
+    else:
+        return
+    raise TopoutError(
+        f"No run folder can be made in {runs}.",
+        why=why,
+        do="choose a writable place with --runs DIR",
+        exit_code=ExitCode.ENVIRONMENT,
+    )
 
 
 def _newest(made: Iterable[Path], mark: str) -> Path | None:

@@ -25,6 +25,8 @@ def split_spread(steps_s: NDArray[np.float64]) -> tuple[float, float]:
     differ by belongs to the rank.
     """
     mean = float(steps_s.mean())
+    if mean == 0.0:  # of steps that were drawn again, none may have had any of it
+        return 0.0, 0.0
     num_ranks, num_steps = steps_s.shape
     within = float(steps_s.var(axis=1, ddof=1).mean()) if num_steps > 1 else 0.0
     between = float(steps_s.mean(axis=1).var(ddof=1)) if num_ranks > 1 else 0.0

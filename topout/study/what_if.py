@@ -23,6 +23,9 @@ from topout.study.system import System
 EFFICIENT = 0.9
 """Time grows with the batch by this power where kernels were too small to fill a device."""
 
+MOST_SLOW = 1_000_000
+"""Times as long: a rank that takes longer has failed."""
+
 
 def apply(assignment: str, job: Ranged[Job], system: Ranged[System]) -> tuple[Ranged[Job], Ranged[System]]:
     """`input.source=shared` changes the job, `between.bytes_per_s=25e9` the system."""
@@ -83,7 +86,13 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
             why="A swap needs both devices, and its `device` is empty.",
             do="write there what it was measured on, as `topout hardware` names it",
         )
-    old, new = find_device(job.value.device), find_device(name)
+    old, new = _row(job.value.device), find_device(name)
+    if old is None:
+        raise TopoutError(
+            f"The job's seconds cannot be scaled to {new.name}.",
+            why=f"It was measured on {job.value.device!r}, which the hardware table does not have.",
+            do=f"calibrate a run on {new.name}, or write into the job's `device` a name of `topout hardware`",
+        )
     found = time_ratios(old, new, precision)
     if found is None:
         raise TopoutError(
@@ -105,22 +114,26 @@ def on_device(job: Ranged[Job], name: str, precision: str = "bf16") -> Ranged[Jo
 
 
 def find_device(name: str) -> Device:
-    found = next((device for device in devices() if device.name.lower() == name.lower()), None) or find_row(name)
+    found = _row(name)
     if found is None:
         raise TopoutError(f"No device {name!r}.", why="The hardware table does not have it.", do="topout hardware")
     return found
+
+
+def _row(name: str) -> Device | None:
+    return next((device for device in devices() if device.name.lower() == name.lower()), None) or find_row(name)
 
 
 def slow_ranks(text: str) -> Slow:
     """`3x1.5`: three ranks take one and a half times as long."""
     ranks, is_given, factor = text.partition("x")
     try:
-        if not is_given or not 1 <= float(factor) < inf or int(ranks) < 1:
+        if not is_given or not 1 <= float(factor) <= MOST_SLOW or int(ranks) < 1:
             raise ValueError(text)
         return Slow(int(ranks), float(factor))
     except ValueError:
         raise TopoutError(
             f"{text!r} slows nobody down.",
-            why="It is RANKSxFACTOR, the factor 1 or more and finite.",
+            why=f"It is RANKSxFACTOR, the factor between 1 and {MOST_SLOW:,}.",
             do="--slow 1x1.5",
         ) from None

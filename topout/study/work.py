@@ -5,10 +5,11 @@ samples(b) = E (1 + b / B)        E = S B samples of a tiny batch, B the critica
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
 
 import numpy as np
 
+from topout.schema.errors import TopoutError
 from topout.study.description import NORMAL_TENTH
 from topout.study.target_loss import Target
 
@@ -37,8 +38,15 @@ class Work:
 
     def steps_at(self, batch: float, critical: float | None) -> int:
         """Whole ones: a batch larger than what is left trains one step as any other does."""
+        steps = self.samples_at(batch, critical) / batch
+        if not isfinite(steps):
+            raise TopoutError(
+                "How many steps there are to train cannot be computed.",
+                why=f"{self.samples:g} samples and a critical batch of {critical or 0:g} give no finite number.",
+                do="mend --samples, --epochs or --critical-batch",
+            )
         # a last digit that floats made up is no step
-        return max(1, ceil(round(self.samples_at(batch, critical) / batch, _STEP_DIGITS)))
+        return max(1, ceil(round(steps, _STEP_DIGITS)))
 
     @property
     def fewest_samples(self) -> float:

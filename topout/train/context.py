@@ -94,7 +94,7 @@ class Context:
     ) -> Any:
         """What was given, ready for this rank: one object for one, else a tuple in the same order.
 
-        Once for each model, where there are several.
+        Once for each model, where there are several; again where layers were unfrozen or added.
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
         `fused_optimizer`: torch's own fused kernels, among several ranks (the same but for rounding).

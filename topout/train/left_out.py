@@ -53,8 +53,17 @@ def made(ddp: Any) -> None:
     _made.add(ddp)
 
 
+def has_grown(ddp: Any) -> bool:
+    """Whether something learns in a DDP module of `wrap` that nobody averages: unfrozen or added since."""
+    if ddp not in _made:
+        return False
+    learning = [parameter for parameter in ddp.module.parameters() if parameter.requires_grad]
+    left = [parameter for parameter in learning if parameter not in _averaged and not is_sharded(parameter)]
+    return bool(_averaged_by_nobody(left))
+
+
 def note_own(ddp: Any) -> None:
-    """What a DDP module averages that the script has made; `wrap`'s may be given again, and nothing changes."""
+    """What a DDP module averages that the script has made; of `wrap`'s that is known."""
     # one whose making failed, or that leaves all to hooks, has no logger
     if ddp not in _made and getattr(ddp, "logger", None) is not None:
         for parameter in _averaged_by(ddp):
@@ -124,7 +133,7 @@ def _look_over(optimizer: Any, *, is_first: bool) -> None:
         raise TopoutError(
             f"The optimizer trains {found[0]}{more}, which {'are' if more else 'is'} not averaged over the ranks.",
             why="Frozen when the model was wrapped, or added later: each rank would get a model of its own.",
-            do="wrap again after that: model = ctx.wrap(model.module), or ctx.wrap(model) where all of it was frozen",
+            do="wrap again after that: model = ctx.wrap(model)",
         )
     if trained and is_told:
         _tell(trained)

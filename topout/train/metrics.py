@@ -1,4 +1,4 @@
-"""What an evaluation step says of its batch, and how the batches of all ranks become one figure.
+"""What an evaluation step says of its batch by name, and how the batches of all ranks become one figure.
 
     number or tensor      summed over batches
     mean(value, count)    the mean of all samples, each batch with its weight

@@ -9,6 +9,7 @@ import hashlib
 import json
 from typing import Any
 
+import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,13 +22,21 @@ from topout.train.place import Place
 def data_parallel(
     model: Any, place: Place, *, find_unused_parameters: bool = False, bucket_cap_mb: float | None = None
 ) -> Any:
-    """The model itself in a world of one, or when it needs no averaging; else a DDP module around it."""
+    """The model itself in a world of one, or when it needs no averaging; else a DDP module around it.
+
+    A DDP module comes back as it is, unless it was made here and layers were unfrozen or added since.
+    """
     model.to(place.device)
     if place.world_size == 1:
         return model
-    if is_distributed(model):
-        if isinstance(model, DistributedDataParallel):
-            left_out.note_own(model)
+    former = None
+    if isinstance(model, DistributedDataParallel):
+        left_out.note_own(model)
+        # on any rank: where the others have not, the check below says what differs
+        if not any(gather(left_out.has_grown(model), place)):
+            return model
+        former, model = model, model.module
+    elif is_distributed(model):
         return model
     check_same_model(model, place)
     left_out.watch(model)
@@ -43,7 +52,19 @@ def data_parallel(
         bucket_cap_mb=bucket_cap_mb,
     )
     left_out.made(ddp)
+    if former is not None:
+        former.register_forward_pre_hook(_refuse_training)
     return ddp
+
+
+def _refuse_training(_module: Any, _inputs: Any) -> None:
+    """Of a DDP module in whose place another is: what it does not average is taken for averaged from now on."""
+    if torch.is_grad_enabled():
+        raise TopoutError(
+            "The model was wrapped anew, and this is its DDP module of before.",
+            why="That one does not average what was unfrozen or added since: each rank would get a model of its own.",
+            do="go on with what wrap returns: model = ctx.wrap(model)",
+        )
 
 
 class LazyStatistics(DistributedDataParallel):  # type: ignore[misc]

@@ -1,13 +1,15 @@
 """Every collective of the face once, on 2 or more ranks; prints what came out as one line of JSON."""
 
 import json
+import os
 
 import horovod
 import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError
 
-hvd.init()
+# all of them, as without the list
+hvd.init(comm=list(range(int(os.environ["WORLD_SIZE"]))))
 rank, size = hvd.rank(), hvd.size()
 found = {"version": horovod.__version__, "place": [rank, size, hvd.local_rank(), hvd.local_size(), hvd.cross_size()]}
 
@@ -85,4 +87,6 @@ found["models"] = problem(hvd.broadcast_parameters, {"a": torch.ones(rank + 1)},
 found["error class"] = HorovodInternalError is hvd.HorovodInternalError
 hvd.shutdown()
 found["after shutdown"] = problem(hvd.rank)
+found["some ranks"] = problem(hvd.init, comm=[0])
+found["another order"] = problem(hvd.init, comm=[1, 0])
 print(json.dumps(found))

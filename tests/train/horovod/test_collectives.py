@@ -99,6 +99,8 @@ def test_batch_norm_over_ranks_is_batch_norm_of_the_whole_batch(found) -> None:
         ("both", "ValueError: The op parameter supersedes average."),
         ("models", "HorovodInternalError: broadcast_parameters: ranks have [tensors, elements] [[1, 1], [1, 2]]"),
         ("after shutdown", "ValueError: Horovod has not been initialized; use hvd.init()."),
+        ("some ranks", "TopoutError: hvd.init got comm=[0], and the job has 2 ranks."),
+        ("another order", "TopoutError: hvd.init got comm=[1, 0], and the job has 2 ranks."),
     ],
 )
 def test_a_mistake_is_the_same_error_on_all_ranks(found, name, says) -> None:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plain_file import check_plain
 
 _DEEPEST = 4
 _NUM_SEEN = 256
@@ -104,6 +105,7 @@ def explained(source: Path) -> Iterator[None]:
 
 
 def _look(path: Path, name: str) -> DataFile:
+    check_plain(path)
     with explained(path):
         status = path.stat()
     return DataFile(path=path, name=name, size_bytes=status.st_size, modified_ns=status.st_mtime_ns)

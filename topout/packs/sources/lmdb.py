@@ -25,6 +25,7 @@ from topout.packs.foreign.signature import HEAD_BYTES, only_field_name, shared_k
 from topout.packs.foreign.webdataset import value_of
 from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.plain_file import check_plain
 
 _DATA_FILE = "data.mdb"
 _NUM_LOOKED_AT = 64
@@ -91,6 +92,7 @@ class _Environment:
     def __init__(self, file: Path) -> None:
         self._lmdb = require("lmdb", what="Reading LMDB")
         self._file = file
+        check_plain(file)
         try:
             self._opened = self._lmdb.open(
                 str(file), subdir=False, readonly=True, lock=False, readahead=False, max_readers=1024, create=False

@@ -23,6 +23,7 @@ from topout.packs.foreign.mds_layout import Shard, Stored, read_index, read_samp
 from topout.packs.foreign.numbered import NumberedNames
 from topout.packs.sources import BadEntry, Listed, SourceOptions
 from topout.schema.errors import TopoutError
+from topout.schema.plain_file import check_plain
 
 _INDEX = "index.json"
 _HEAD_BYTES = 64 << 10
@@ -30,6 +31,8 @@ _HEAD_BYTES = 64 << 10
 
 def recognises(path: Path) -> bool:
     try:
+        if not (path / _INDEX).is_file():
+            return False
         with (path / _INDEX).open("rb") as file:
             return b'"shards"' in file.read(_HEAD_BYTES)
     except OSError:
@@ -108,6 +111,7 @@ class MdsListing(Listed):
 
 
 def _read_index(path: Path) -> tuple[Shard, ...]:
+    check_plain(path / _INDEX)
     try:
         shards = read_index((path / _INDEX).read_bytes())
         if not shards:

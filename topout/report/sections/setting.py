@@ -70,7 +70,7 @@ def _host(host: dict[str, Any]) -> str:
     parts = [
         str(host.get("cpu_model") or ""),
         f"{host['num_cores']} cores" if host.get("num_cores") else "",
-        figures.size(host["memory_bytes"]) if isinstance(host.get("memory_bytes"), int | float) else "",
+        figures.size(host["memory_bytes"]) if _is_size(host.get("memory_bytes")) else "",
         *(f"{names.count(name)} × {name}" for name in dict.fromkeys(names)),
     ]
     return ", ".join(part for part in parts if part)
@@ -125,9 +125,13 @@ def _tabulated(head: str, rows: str) -> str:
 
 
 def _cores(cores: object) -> str:
-    if not isinstance(cores, list) or not cores:
-        return "not bound"
-    return figures.ranks(tuple(int(core) for core in cores)).partition(" ")[2]
+    numbers = [core for core in cores if isinstance(core, int)] if isinstance(cores, list) else []
+    return figures.ranks(tuple(numbers)).partition(" ")[2] if numbers else "not bound"
+
+
+def _is_size(value: object) -> bool:
+    """In a run.json that a hand has changed it may be anything."""
+    return isinstance(value, int | float) and 0 <= value < 1 << 63
 
 
 def _ending(rank: dict[str, Any]) -> str:

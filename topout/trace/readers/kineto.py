@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from topout.schema.errors import TopoutError
+from topout.schema.plain_file import check_plain
 from topout.trace.table import Int64s
 
 KERNEL, COPY, OPERATOR = "kernel", "gpu_memcpy", "cpu_op"
@@ -57,6 +58,7 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
+    check_plain(path)
     try:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":

@@ -15,6 +15,7 @@ import numpy as np
 from topout.schema.block import HEADER, MAGIC, VERSION, BlockType, is_whole
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.event import COLUMNS, Kind, flags_of, kind_of, name_of
+from topout.schema.plain_file import check_plain
 from topout.schema.run_folder import TO_READ_NEWER, RunFolder
 from topout.trace.table import Counter, Int64s, RankTable
 from topout.trace.told_steps import settle_steps
@@ -86,6 +87,7 @@ def _unpacked(unpack: Any, code: Int64s) -> Int64s:
 
 def _read_blocks(path: Path) -> _Content:
     content = _Content()
+    check_plain(path)
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -24,7 +24,7 @@ from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
 from topout.train.checkpoint.restoring import RANDOM, Skipped
 from topout.train.checkpoint.staging import Staging
-from topout.train.checkpoint.store import Store
+from topout.train.checkpoint.store import Seen, Store
 from topout.train.checkpoint.tree import encoded
 from topout.train.checkpoint.writing import Snapshot, Writing
 from topout.train.leaving import finish_at_exit, forget
@@ -106,7 +106,7 @@ class Checkpoints:
         self._writing: Writing | None = None
         self._settling = threading.Lock()
         self._failure: str | None = None
-        self._damaged: list[int] = []
+        self._damaged: tuple[Seen, ...] = ()
         self._is_begun = False
         self._last_taken: int | None = None
         # weakly: one that only restores must not keep a model that the script has dropped
@@ -130,7 +130,7 @@ class Checkpoints:
             return None
         manifest = found.manifest
         self.num_steps = self._last_taken = manifest.step
-        self._damaged = [one.step for one in found.skipped]
+        self._damaged = found.damaged
         self._pace.begin(self.num_steps)
         for one in found.skipped:
             self._say(f"the checkpoint of step {one.step} is damaged and not used: {one.why}")
@@ -253,9 +253,9 @@ class Checkpoints:
                 self._store.begin()
             except OSError as error:
                 self._say(f"what a crash may have left in {self._store.folder} stays: {error.strerror or error}")
-            for step in self._damaged:
-                self._store.set_damaged_aside(step)
-        self._damaged = []
+            for one in self._damaged:
+                self._store.set_damaged_aside(one)
+        self._damaged = ()
 
     def _refuse_foreign(self) -> None:
         steps = restoring.saved_steps(self._store, self._agreement)

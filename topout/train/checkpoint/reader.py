@@ -18,11 +18,15 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from topout.train.checkpoint.manifest import Manifest
+from topout.train.checkpoint.store import Seen
 from topout.train.checkpoint.tree import DTYPES
 
 
-def load_into(targets: dict[str, torch.Tensor], folder: Path, manifest: Manifest) -> None:
-    """Fills every target by its name; each rank by itself, since reading needs no agreement."""
+def load_into(targets: dict[str, torch.Tensor], folder: Path, manifest: Manifest, seen: Seen) -> None:
+    """Fills every target by its name; each rank by itself, since reading needs no agreement.
+
+    Raises Gone where another has come into the folder's place: what is filled then may be of both.
+    """
     wanted = {name: manifest.tensors[name] for name in targets}
     metadata = Metadata(
         {
@@ -42,13 +46,17 @@ def load_into(targets: dict[str, torch.Tensor], folder: Path, manifest: Manifest
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(targets, metadata, is_coordinator=False)
     plan = planner.finish_plan(planner.create_global_plan([planner.create_local_plan()])[0])
+    # file by file: a job of many ranks has more of them than a process may have open
+    items = sorted(plan.items, key=lambda item: places[item.storage_index][0])
+    last = places[items[-1].storage_index][0] if items else ""
     name, image = "", None
     with torch.no_grad():
-        # file by file: a job of many ranks has more of them than a process may have open
-        for item in sorted(plan.items, key=lambda item: places[item.storage_index][0]):
+        for item in items:
             file, at, sizes, dtype = places[item.storage_index]
             if file != name or image is None:
                 name, image = file, file_image(folder / file)
+                if file == last:
+                    seen.raise_if_other()
             _copy(planner, item, stored_tensor(image, at, sizes, dtype))
 
 

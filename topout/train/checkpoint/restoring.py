@@ -1,7 +1,9 @@
 """The newest good checkpoint back into a training: found, verified by all ranks together, loaded by each.
 
 One that is torn or was changed is passed over, and said; one that does not fit this training is an error, since an
-older one would not fit either. One that a living training deletes or replaces meanwhile is neither.
+older one would not fit either. One that a living training deletes or replaces meanwhile is neither: the newest is
+looked for again. Until all ranks have read all of one nothing is filled but tensors of models, which the next fills
+anew.
 """
 
 import json
@@ -40,6 +42,8 @@ class Found:
     manifest: Manifest
     skipped: tuple[Skipped, ...]
     seen: Seen
+    damaged: tuple[Seen, ...]
+    """Those that were skipped, as they were then."""
 
 
 def restore(store: Store, held: Callable[[], Sequence[Entry]], agreement: Agreement) -> tuple[Found | None, list[str]]:
@@ -58,16 +62,27 @@ def find(store: Store, agreement: Agreement, gone: frozenset[str] = frozenset())
     One that had `gone`, is listed again and still not there is one that some rank does not see, and no good to it.
     """
     skipped: list[Skipped] = []
+    damaged: list[Seen] = []
     for step in reversed(saved_steps(store, agreement)):
         folder = store.path(step)
         seen = Seen(folder)
-        manifest, problem = _looked_at(folder, agreement)
+        manifest, problem = _looked_at(folder, seen, agreement)
         if problem is None and manifest is not None:
-            return Found(folder=folder, manifest=manifest, skipped=tuple(skipped), seen=seen)
+            return Found(
+                folder=folder, manifest=manifest, skipped=tuple(skipped), seen=seen, damaged=tuple(damaged)
+            )  # fmt: skip
         _raise_if_gone(folder, seen, agreement, again=folder.name in gone)
         skipped.append(Skipped(step, str(problem)))
-    if not skipped:
+        damaged.append(seen)
+    if not skipped and not gone:
         return None
+    if not skipped:
+        raise TopoutError(
+            f"The last checkpoint went from {store.folder} while it was read.",
+            why="Part of it may be in the model, which must not begin anew with that.",
+            do="start again to begin anew, or restore the files from a backup first",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
     raise TopoutError(
         f"None of the {len(skipped)} checkpoints in {store.folder} is good.",
         why="; ".join(f"step {one.step}: {one.why}" for one in skipped[:5]),
@@ -95,7 +110,7 @@ def saved_steps(store: Store, agreement: Agreement) -> list[int]:
     return list(agreement.first(steps))
 
 
-def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str | None]:
+def _looked_at(folder: Path, seen: Seen, agreement: Agreement) -> tuple[Manifest | None, str | None]:
     """Each rank sums up its share of the files; what any of them finds is wrong for all."""
     place, manifest, wrong = agreement.place, None, []
     try:
@@ -103,7 +118,11 @@ def _looked_at(folder: Path, agreement: Agreement) -> tuple[Manifest | None, str
         wrong = manifests.verify(folder, manifest, slice(place.rank, None, place.world_size))
     except Damaged as error:
         wrong = [str(error)]
-    found = [problem for given in agreement.shared(wrong) for problem in given]
+    given = agreement.shared([wrong, seen.marker])
+    found = [problem for problems, _ in given for problem in problems]
+    if any(marker != given[0][1] for _, marker in given):
+        # one was replaced meanwhile, or a node keeps the one before in mind, as NFS does for a while
+        found.append(f"{manifests.MARKER}: ranks do not see the same")
     return manifest, found[0] if found else None
 
 
@@ -124,6 +143,7 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
         # at another number of ranks all go on from rank 0's
         name = manifests.tree_name(place.rank if is_same_world else 0)
         trees = json.loads((found.folder / name).read_bytes())
+        found.seen.raise_if_other()
         begun = _check_entries(entries, trees)
         entries = [entry for entry in entries if entry.name not in begun]
         for entry in entries:
@@ -132,12 +152,16 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
         error = _as_error(raised, "The checkpoint does not fit this training.")
     _raise_if_any(error, found, agreement)
     try:
-        load_into(source.targets, found.folder, manifest)
+        load_into(source.targets, found.folder, manifest, found.seen)
+    except Exception as raised:
+        error = _as_error(raised, f"The checkpoint of step {manifest.step} cannot be loaded.")
+    _raise_if_any(error, found, agreement)
+    try:
         for entry in entries:
             entry.load()
     except Exception as raised:
         error = _as_error(raised, f"The checkpoint of step {manifest.step} cannot be loaded.")
-    _raise_if_any(error, found, agreement)
+    agreement.raise_if_any(error)
     unused = [name for name in trees if name != RANDOM and name not in {entry.name for entry in entries}]
     notes = [f"the checkpoint's {name} is not used: state has none" for name in unused]
     notes += [f"the checkpoint knows no {name}, which begins anew" for name in begun]

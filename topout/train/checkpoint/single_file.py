@@ -8,6 +8,7 @@ import json
 import math
 import mmap
 import os
+import secrets
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,7 @@ def to_safetensors(source: str | Path, out: str | Path, *, entry: str = "model")
 def _converted(source: Path, out: Path, entry: str, gone: frozenset[str]) -> Path:
     folder, manifest, seen = _found(source, gone)
     try:
-        _convert(folder, manifest, out, entry)
+        _convert(folder, manifest, seen, out, entry)
     except Exception as error:
         if seen.has_gone():
             raise Gone(folder.name) from error
@@ -46,7 +47,7 @@ def _converted(source: Path, out: Path, entry: str, gone: frozenset[str]) -> Pat
     return folder
 
 
-def _convert(folder: Path, manifest: Manifest, out: Path, entry: str) -> None:
+def _convert(folder: Path, manifest: Manifest, seen: Seen, out: Path, entry: str) -> None:
     trees = json.loads((folder / manifests.tree_name(0)).read_bytes())
     if entry not in trees:
         raise TopoutError(
@@ -57,7 +58,7 @@ def _convert(folder: Path, manifest: Manifest, out: Path, entry: str) -> None:
         raise TopoutError(
             f"{entry!r} holds no tensors by name.", why="There would be nothing in the file.", do='entry="model"'
         )
-    _write(out, {name: manifest.tensors[key] for name, key in stored.items()}, folder)
+    _write(out, {name: manifest.tensors[key] for name, key in stored.items()}, folder, seen)
 
 
 def _stored(tree: Any, entry: str) -> dict[str, str]:
@@ -75,6 +76,7 @@ def _is_tensor(leaf: Any) -> bool:
 
 def _found(source: Path, gone: frozenset[str]) -> tuple[Path, Manifest, Seen]:
     store = Store(source)
+    store.bring_back()
     candidates = [store.path(step) for step in reversed(store.steps())] or [source]
     wrong = []
     for folder in candidates:
@@ -94,7 +96,7 @@ def _found(source: Path, gone: frozenset[str]) -> tuple[Path, Manifest, Seen]:
     )
 
 
-def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path) -> None:
+def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path, seen: Seen) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, entry in tensors.items():
@@ -107,9 +109,10 @@ def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path) -> None:
         at = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    unfinished = out.with_name(f".{out.name}.unfinished")
+    # of its own name: another may write the same file just now, of another checkpoint
+    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}.unfinished")
     try:
-        _write_data(unfinished, struct.pack("<Q", len(text)) + text, tensors, folder)
+        _write_data(unfinished, struct.pack("<Q", len(text)) + text, tensors, folder, seen)
         unfinished.replace(out)
         flush_folder(out.parent)
     except OSError as error:
@@ -124,12 +127,14 @@ def _write(out: Path, tensors: dict[str, TensorEntry], folder: Path) -> None:
             unfinished.unlink()
 
 
-def _write_data(path: Path, head: bytes, tensors: dict[str, TensorEntry], folder: Path) -> None:
+def _write_data(path: Path, head: bytes, tensors: dict[str, TensorEntry], folder: Path, seen: Seen) -> None:
     with path.open("wb") as file:
         file.write(head)
-        for entry in tensors.values():
+        for num_opened, entry in enumerate(tensors.values(), 1):
             # those of one tensor at a time: there may be more than a process may have open
             images = {name: file_image(folder / name) for _, _, name, _ in entry.chunks}
+            if num_opened == len(tensors):
+                seen.raise_if_other()
             file.write(memoryview(_whole(entry, images).reshape(-1).view(torch.uint8).numpy()))
         file.flush()
         os.fsync(file.fileno())

@@ -40,11 +40,21 @@ class Seen:
     """A checkpoint's folder as it was at first sight."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._stamp = folder, _stamp(folder)
+        self.folder, self._stamp = folder, _stamp(folder)
+
+    @property
+    def marker(self) -> str | None:
+        """What tells it from any of other content; None where it was not there."""
+        return None if self._stamp is None else self._stamp[1]
+
+    def raise_if_other(self) -> None:
+        """Once all its files are open: where it is still in its place they were its own, and what is open stays."""
+        if Seen(self.folder).marker != self.marker:
+            raise Gone(self.folder.name)
 
     def has_gone(self, *, again: bool = False) -> bool:
         """Deleted, or another is in its place; of one that is asked for `again`, not where it was not there at all."""
-        stamp = _stamp(self._folder)
+        stamp = _stamp(self.folder)
         return stamp != self._stamp or (stamp is None and not again)
 
 
@@ -72,9 +82,9 @@ class Store:
         self._lock, self._is_begun = Lock(folder / LOCK), False
 
     def steps(self) -> list[int]:
-        """Of all checkpoints that were committed, ascending."""
-        found = (_STEP.fullmatch(entry.name) for entry in self._entries())
-        return sorted(int(match[1]) for match in found if match)
+        """Of all checkpoints that were committed, ascending; also of one that makes room for another just now."""
+        names = (self._successor(entry).name for entry in self._entries())
+        return sorted({int(match[1]) for name in names if (match := _STEP.fullmatch(name))})
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:012d}"
@@ -105,15 +115,17 @@ class Store:
             else:
                 return
 
-    def set_damaged_aside(self, step: int) -> None:
-        """Out of the way of one with the same number, but still there to be looked at."""
-        with suppress(OSError):
-            self._set_aside(self.path(step), DAMAGED)
+    def set_damaged_aside(self, damaged: Seen) -> None:
+        """Out of the way of one with the same number, but still there to be looked at; not another in its place."""
+        if not damaged.has_gone():
+            with suppress(OSError):
+                self._set_aside(damaged.folder, DAMAGED)
 
     def retire(self, newest: int, *, keep: int, keep_every: int | None) -> None:
         """Deletes all but the last `keep`, those at multiples of `keep_every`, and the `newest`, just committed."""
         for step in self.steps()[:-keep]:
-            if step != newest and (keep_every is None or step % keep_every):
+            is_kept = step == newest or (keep_every is not None and step % keep_every == 0)
+            if not is_kept and os.path.lexists(self.path(step)):
                 self._set_aside(self.path(step), DELETING)
         flush_folder(self.folder)
         self.clean()
@@ -157,10 +169,11 @@ class Store:
     def _is_replaced(self, entry: Path) -> bool:
         return entry.name.startswith(REPLACED) and self._successor(entry).exists()
 
-    def _successor(self, replaced: Path) -> Path:
+    def _successor(self, entry: Path) -> Path:
+        """In whose favour one was set aside; any other is its own."""
         # what was set aside under a name already taken has a number after it
-        match = _STEP.match(replaced.name.removeprefix(REPLACED))
-        return replaced.with_name(match[0]) if match else replaced
+        match = _STEP.match(entry.name.removeprefix(REPLACED)) if entry.name.startswith(REPLACED) else None
+        return entry.with_name(match[0]) if match else entry
 
     def _set_aside(self, path: Path, prefix: str) -> None:
         target = path.with_name(prefix + path.name)
@@ -169,13 +182,14 @@ class Store:
         path.rename(target)
 
 
-def _stamp(folder: Path) -> int | None:
-    """When its last file came, 0 where that is not there; None where there is no such folder.
+def _stamp(folder: Path) -> tuple[int, str] | None:
+    """When its last file came and what that says, nothing where it is not there; None where there is no such folder.
 
     Not the folder's own time, which others change who write there, nor its inode: some file systems number folders anew
     each time they are looked at.
     """
     try:
-        return (folder / MARKER).stat().st_mtime_ns
+        with (folder / MARKER).open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns, file.read().decode(errors="replace")
     except OSError:
-        return 0 if os.path.lexists(folder) else None
+        return (0, "") if os.path.lexists(folder) else None

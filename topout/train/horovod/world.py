@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.fusion.agreement import gather_numbers
 from topout.train.joining import join
@@ -54,12 +55,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     global _world
     if _world is not None:
         return
-    if comm is not None and not isinstance(comm, Sequence):
-        raise TopoutError(
-            "hvd.init got an MPI communicator.",
-            why="topout serves Horovod on torch.distributed, which has none",
-            do="call hvd.init() without it; process sets take lists of ranks",
-        )
+    if comm is not None:
+        _check_all_ranks(comm)
     owns_group = not dist.is_initialized()
     if owns_group:
         _join_ranks()
@@ -71,6 +68,23 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if _world.rank == 0:
         text = f"topout: horovod.torch is served on torch.distributed ({dist.get_backend()}), {_world.size} ranks\n"
         sys.stderr.write(text)
+
+
+def _check_all_ranks(comm: Any) -> None:
+    """Horovod takes a communicator, or its ranks in their new order; none are all."""
+    if not isinstance(comm, Sequence):
+        raise TopoutError(
+            "hvd.init got an MPI communicator.",
+            why="topout serves Horovod on torch.distributed, which has none",
+            do="call hvd.init() without it; process sets take lists of ranks",
+        )
+    size = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+    if comm and list(comm) != list(range(size)):
+        raise TopoutError(
+            f"hvd.init got comm={comm!r}, and the job has {counted(size, 'rank')}.",
+            why="here hvd.init takes all ranks of the job, in their order",
+            do=f"call hvd.init() and pass the list to hvd.add_process_set, or topout run -n {len(comm)} for them alone",
+        )
 
 
 def _join_ranks() -> None:

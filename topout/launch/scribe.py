@@ -1,0 +1,75 @@
+"""Writes in a thread of its own, in order: files and terminals may keep whoever writes to them waiting for minutes.
+
+A terminal that somebody stopped (Ctrl-S, a pager), or a file system whose server is away: a launcher that waited for it
+would neither hear nor say anything meanwhile, and the others of its job would take it for gone. No thread is there
+before `start` and after `finish`, and whoever asks then writes at once: ranks are forked in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from threading import Condition, Thread
+
+_MOST_BYTES = 64 << 20
+"""That may wait to be written. Whoever has more waits as well, and with the launcher a rank that prints it."""
+_BEAT_S = 1.0
+
+
+class Scribe:
+    """Jobs must not raise."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._num_bytes = 0
+        """Of those that wait, and of the one that is written."""
+        self._thread: Thread | None = None
+        self._is_ending = False
+        self._changed: Condition
+
+    def start(self) -> None:
+        # late: a launcher that starts ranks need not wait for it
+        import threading
+
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._write_all, name="topout-scribe", daemon=True)
+        self._thread.start()
+
+    def do(self, job: Callable[[], None], num_bytes: int) -> None:
+        """Soon; `num_bytes` is what is kept of it until then."""
+        if self._thread is None:
+            job()
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_bytes < _MOST_BYTES)
+            self._waiting.append((job, num_bytes))
+            self._num_bytes += num_bytes
+            self._changed.notify_all()
+
+    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Returns when all is written; calls `meanwhile` once a second until then."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+        while self._thread.is_alive():
+            self._thread.join(_BEAT_S)
+            meanwhile()
+        self._thread = None
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_ending)
+                if not self._waiting:
+                    return
+                job, num_bytes = self._waiting.popleft()
+            job()
+            with self._changed:
+                self._num_bytes -= num_bytes
+                self._changed.notify_all()
