@@ -11,6 +11,7 @@ from tests.tables import START_NS, TRAINING_LOADER, Plan, Rows, StepPlan, build_
 from topout.analyze.accelerator import on_device
 from topout.analyze.segments import PHASE
 from topout.analyze.steps import find_phases, read_phases
+from topout.record.row_names import LATE
 from topout.schema.event import Flag, Kind
 from topout.schema.measures import PHASES
 from topout.schema.run_folder import RunFolder
@@ -219,6 +220,29 @@ def test_a_device_that_ended_with_more_to_do_worked_as_long_as_in_the_longest_st
         rank.add(Kind.DEVICE, 0, length, name="forward.queued", ref=step)
         rank.add(Kind.DEVICE, 0, length, name="backward.queued", ref=step)
     assert rank.phases() == {"forward": 400, "backward": 410, "other": 190}
+
+
+def test_a_device_whose_batches_differ_is_not_found_idle_by_a_long_one(rank: OneRank) -> None:
+    """Queued steps of 300 and 400 beside one of 1000 and one of 350: the longest against the shortest."""
+    rank.add(Kind.BACKWARD, 500, 400)
+    for step, length in ((1, 350), (2, 1000)):
+        rank.add(Kind.DEVICE, 0, length, name="forward", ref=step, value=0)
+    for step, length in ((3, 300), (4, 400), (5, 300)):
+        rank.add(Kind.DEVICE, 0, length, name="forward.queued", ref=step)
+    assert rank.phases() == {"forward": 1000}
+
+
+@pytest.mark.parametrize("num_timely", [3, 2])
+def test_what_was_queued_too_late_counts_where_nothing_better_is_known(rank: OneRank, num_timely: int) -> None:
+    rank.add(Kind.BACKWARD, 500, 400)
+    rank.add(Kind.DEVICE, 0, 400, name="forward", ref=2, value=1)
+    rank.add(Kind.DEVICE, 0, 600, name="backward", ref=2, value=0)
+    for step in (3, 4, 5, 6, 7)[5 - num_timely :]:
+        rank.add(Kind.DEVICE, 0, 100, name="forward.queued", ref=step, value=0)
+    for step in (8, 9, 10):
+        rank.add(Kind.DEVICE, 0, 200, name="forward.queued", ref=step, value=LATE)
+    worked = 100 if num_timely == 3 else 200
+    assert rank.phases() == {"forward": worked, "backward": 600, "other": 400 - worked}
 
 
 def test_what_ended_with_more_to_do_is_work_once(rank: OneRank) -> None:

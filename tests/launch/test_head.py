@@ -312,13 +312,26 @@ def follower(tmp_path, monkeypatch):
     agent = Agent(Wire(left), Member(number=1, host=Host(name="n1", cores=CORES, memory_bytes=1)), "secret")
     head = Wire(right)
     head._settle()
-    yield agent, lambda: [message["text"] for message in head.receive()]
+    yield agent, lambda: [message["text"] for message in head.receive()], head
     left.close()
     right.close()
 
 
+def test_a_follower_that_still_writes_is_heard_and_has_patience_until_it_is_hurried(follower):
+    """A file system that does not answer: the head must neither take it for gone nor wait for ever."""
+    agent, _, head = follower
+    goes_on = agent._patience(FollowingFellows(agent._wire))
+    assert goes_on() and goes_on()
+    assert [message["kind"] for message in head.receive()] == ["beat", "beat"]
+    head.send("bye", exit_code=0)
+    assert goes_on()
+    head.send("hurry")
+    assert not goes_on()
+    assert agent._messages[0]["kind"] == "bye"
+
+
 def test_a_host_without_the_run_folder_keeps_its_files_in_its_users_own(follower, tmp_path):
-    agent, told = follower
+    agent, told, _ = follower
     folder = agent._folder("/nowhere/runs/train-1", LAUNCHER)
     own = tmp_path / f"topout-runs-{os.getuid()}"
     assert (folder.path.parent, folder.path.name[:8]) == (own, "train-1-")
@@ -329,7 +342,7 @@ def test_a_host_without_the_run_folder_keeps_its_files_in_its_users_own(follower
 
 def test_files_that_a_host_keeps_are_those_of_one_run(follower):
     """Two heads may each have a train-1; several launchers on one host may follow the same."""
-    agent, _ = follower
+    agent, _, _ = follower
     one, same, other, elsewhere = (
         agent._folder(run, {**LAUNCHER, "pid": pid})
         for run, pid in (("/a/train-1", 7), ("/a/train-1", 7), ("/a/train-1", 8), ("/b/train-1", 7))
@@ -339,7 +352,7 @@ def test_files_that_a_host_keeps_are_those_of_one_run(follower):
 
 
 def test_a_folder_that_an_earlier_run_left_at_the_same_path_is_not_taken(follower, tmp_path):
-    agent, told = follower
+    agent, told, _ = follower
     folder = RunFolder(tmp_path / "train-1")
     folder.path.mkdir()
     record = RunRecord(folder, RunSpec(script="train.py"), world_of(300), ["topout", "run"])
@@ -359,7 +372,7 @@ def test_hosts_are_told_which_launcher_leads_the_run(job_of):
 
 
 def test_a_host_that_can_keep_no_files_trains_without(follower, tmp_path):
-    agent, told = follower
+    agent, told, _ = follower
     own = tmp_path / f"topout-runs-{os.getuid()}"
     own.symlink_to(tmp_path)
     assert agent._folder("/nowhere/runs/train-1", LAUNCHER) is None

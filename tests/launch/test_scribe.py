@@ -61,14 +61,26 @@ def test_until_all_is_written_others_hear_that_it_lives(
     monkeypatch.setattr(module, "_BEAT_S", 0.01)
     beats: list[int] = []
 
-    def beat() -> None:
+    def beat() -> bool:
         beats.append(1)
         if len(beats) == 3:
             gate.set()
+        return True
 
     scribe.do(lambda: bool(gate.wait()), 1)
-    scribe.finish(beat)
+    assert scribe.finish(beat)
     assert len(beats) >= 3
+
+
+def test_what_is_not_to_be_waited_for_is_left_to_itself(
+    scribe: Scribe, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BEAT_S", 0.01)
+    scribe.do(lambda: bool(gate.wait()), 1)
+    assert not scribe.finish(lambda: False)
+    written: list[int] = []
+    scribe.do(lambda: written.append(1), 1)
+    assert written == [1]
 
 
 def test_who_has_too_much_to_write_waits(

@@ -31,7 +31,7 @@ class StandInCuda:
         self.times = {"own": 0.0, "side": 0.0, "other GPU": 0.0}
         self.stream = "own"
         self.is_failing = self.is_dry = self.is_dry_unless_held = False
-        self.num_spins = 0
+        self.num_spins = self.num_allocations = 0
         self.is_evaluating = False
         self.is_held = False
         cuda = self
@@ -53,6 +53,9 @@ class StandInCuda:
                 return later.at_ms - self.at_ms
 
         self.Event = Event
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"allocation.all.allocated": self.num_allocations}
 
     def is_initialized(self) -> bool:
         return True

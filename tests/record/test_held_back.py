@@ -7,6 +7,7 @@ import torch
 
 from tests.record.stand_in_cuda import end_step, made, torch_of
 from topout.record.recorder import Recorder
+from topout.record.row_names import LATE
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 from topout.record.torch_taps.device import GOES_ON, DeviceClock
@@ -212,41 +213,84 @@ def test_a_phase_that_began_where_it_never_had_is_not_told_as_queued(device) -> 
     assert lengths(rows, "forward.queued") == set()
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_host_that_waits_for_the_device_first_holds_it_back_when_it_calls_its_model(monkeypatch, waits: bool) -> None:
-    """`total += loss.item()` after the step: whoever held it back before would be waited for as well."""
+@pytest.fixture
+def called(monkeypatch):
+    """A device whose host has a clock of its own, in milliseconds, and calls a module."""
     cuda, clock, rows = made(torch.nn.modules.module)
     host_ms = [0.0]
     for place in ("device", "held_back"):
         monkeypatch.setattr(f"topout.record.torch_taps.{place}.now_ns", lambda: round(1e6 * host_ms[0]))
     cuda.is_dry = True
-    recorder = clock._recorder
-    recorder.mark = clock.mark
-    model = torch.nn.Identity()
+    clock._recorder.mark = clock.mark
+    yield cuda, clock, rows, host_ms
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def calling(cuda, clock, host_ms: list[float], *, before=lambda: None, forward_ms: float = 3.0) -> None:
+    """Steps that wait for their device at the end, as for the loss, and for whatever holds it then."""
+    recorder, model = clock._recorder, torch.nn.Identity()
     for number in range(40):
-        # the loss of the step before
         host_ms[0] += 30.0 if cuda.is_held else 2.0
         cuda.is_held = False
+        before()
         model(None)
         if recorder.mark is not None:
             for phase, gaps_ms in GAPS_MS.items():
-                # a model that waits for its device in the middle waits for what holds it, too
-                host_ms[0] += 30.0 if waits and phase == "forward" and cuda.is_held else gaps_ms
+                host_ms[0] += forward_ms if phase == "forward" and cuda.is_held else gaps_ms
                 cuda.times["own"] += WORK_MS[phase] if cuda.is_held else gaps_ms
                 cuda.is_held = False
                 recorder.mark(phase)
         end_step(clock, number)
-    assert lengths(rows, "forward.queued") == (set() if waits else {1_000_000})
-    # tried again, but not for ever
-    assert [length for name, length in rows if name == "backward.queued"] == [1_500_000] * (6 if waits else 3)
-    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_a_host_that_waits_for_the_device_first_holds_it_back_when_it_calls_its_model(called) -> None:
+    """`total += loss.item()` after the step: whoever held it back before would be waited for as well."""
+    cuda, clock, rows, host_ms = called
+    calling(cuda, clock, host_ms)
+    for phase in ("forward", "backward"):
+        assert [length for name, length in rows if name == f"{phase}.queued"] == [round(1e6 * WORK_MS[phase])] * 3
+
+
+def test_what_the_host_did_not_keep_up_with_is_told_as_such_and_tried_again(called) -> None:
+    """A model that waits for its device in the middle, or that takes longer to launch than a device is held back."""
+    cuda, clock, _, host_ms = called
+    values: list[tuple[str, int]] = []
+    tell = clock._recorder.emit
+    clock._recorder.emit = lambda row: (tell(row), values.append((row[0], row[3])))
+    calling(cuda, clock, host_ms, forward_ms=30.0)
+    assert [value for name, value in values if name == "forward.queued"] == [LATE] * 6
+    assert [value for name, value in values if name == "backward.queued"] == [1] * 6
+
+
+def test_what_the_device_does_for_a_batch_before_its_model_is_called_is_work(called) -> None:
+    """`model(features[ids])`, all of it on the device."""
+    cuda, clock, rows, host_ms = called
+
+    def gather() -> None:
+        cuda.num_allocations += 1
+        cuda.times["own"] += 2.0
+
+    calling(cuda, clock, host_ms, before=gather)
+    assert [length for name, length in rows if name == "forward.queued"] == [2_000_000, 1_000_000] * 3
+
+
+def test_a_teacher_that_is_called_first_is_not_what_is_held_back_for(called) -> None:
+    cuda, clock, rows, host_ms = called
+
+    def teach() -> None:
+        cuda.is_evaluating = True
+        torch.nn.Identity()(None)
+        cuda.is_evaluating = False
+
+    calling(cuda, clock, host_ms, before=teach)
+    assert lengths(rows, "forward.queued") == {1_000_000}
 
 
 def test_nobody_listens_for_calls_where_something_is_compiled(monkeypatch) -> None:
     """What was compiled without the hook would be compiled again."""
     heard = []
     monkeypatch.setattr("topout.record.torch_taps.next_call.has_compiled", lambda: True)
-    assert not NextCall(torch).await_with(lambda: heard.append(1))
+    assert not NextCall(torch).await_with(lambda: not heard.append(1))
     torch.nn.Identity()(None)
     assert heard == []
 

@@ -172,6 +172,13 @@ def test_doubtful_samples_make_the_hours_doubtful():
     assert found.high_hours / found.hours == pytest.approx(2, rel=0.2)
 
 
+def test_samples_of_which_only_the_least_is_known_are_planned_with_an_upper_end_that_says_so():
+    """A target close above the floor of the curve."""
+    found = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, samples_range=(5e8, 1e33)), [1]).choices[0]
+    assert 0 < found.hours < 1e9
+    assert found.high_hours > 1e15
+
+
 def test_steps_follow_the_critical_batch():
     batch = 6 * 256
     choice = plan(Ranged(PERFECT, {}), SYSTEM, Work(samples=1e9, critical_batch=(batch, batch, batch)), [1]).choices[0]

@@ -508,6 +508,39 @@ def test_what_one_rank_alone_has_unfrozen_is_named_when_it_is_wrapped_again(run_
         assert "Rank 1 has another model than rank 0: 0.weight (2x2, float32, no gradient) instead of" in ended.stderr
 
 
+COMPILED = """
+import json
+import torch
+from torch import nn
+import topout
+from topout.schema.errors import TopoutError
+
+ctx = topout.init()
+net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+net[0].requires_grad_(False)
+model, optimizer = ctx.wrap(net, torch.optim.SGD(net.parameters(), 0.1))
+model = torch.compile(model, backend="eager")
+is_same = ctx.wrap(model) is model
+net.requires_grad_(True)
+refused = None
+try:
+    ctx.wrap(model)
+except TopoutError as error:
+    refused = error.do
+model = torch.compile(ctx.wrap(model._orig_mod), backend="eager")
+model(torch.full((1, 2), 1.0 + ctx.rank)).sum().backward()
+optimizer.step()
+print(json.dumps([is_same, refused, ctx._num_wrapped, [parameter.tolist() for parameter in net.parameters()]]))
+"""
+
+
+def test_a_compiled_model_is_not_wrapped_around_its_ddp_module(run_ranks):
+    first, second = run_ranks(COMPILED, 2)
+    assert first.code == second.code == 0, first.stderr
+    assert first.said == second.said
+    assert first.said[:3] == [True, "model = torch.compile(ctx.wrap(model._orig_mod))", 1]
+
+
 def test_an_optimizer_that_its_parameters_hold_is_let_go():
     """As where each is updated within backward."""
     import gc

@@ -14,10 +14,12 @@ held the host, it worked in as much of the time. Work that a fast host leaves be
 only lets the device catch up is no waiting.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from topout.analyze.segments import PHASE
-from topout.record.row_names import DRY, QUEUED
+from topout.record.row_names import DRY, LATE, QUEUED
 from topout.schema.event import Kind
 from topout.trace.table import Bools, Int64s, RankTable
 
@@ -27,6 +29,8 @@ _HELD_HOST = [PHASE[name] for name in ("input", "tensor", "wait", "transfer")]
 _SERIAL = [PHASE[name] for name in ("evaluation", "checkpoint")]
 _FEWEST_QUEUED = 3
 """Steps in which the device was held back before a phase, to tell how much of it is work."""
+_NUM_BESIDE = 6
+"""Steps with which they are compared, where the device was not seen to run dry."""
 _MOST_STEPS_AHEAD = 32
 """A host is ahead of its device by a thousand launches at most, and the smallest step has some tens."""
 
@@ -50,19 +54,24 @@ def device_ns(table: RankTable, steps: Int64s) -> Int64s:
 def _work_ns(table: RankTable, rows: Int64s, followed: Int64s, phase: str) -> Int64s:
     """[followed]: of the time that a phase took the device."""
 
-    def lengths_ns(name: str, is_dry: bool | None = None) -> Int64s:
+    def lengths_ns(name: str, has: Callable[[Int64s], Bools] | None = None) -> Int64s:
+        """`has` tells by their values which rows of the name count."""
         ids = [number for number, known in enumerate(table.names) if known == name]
         chosen = np.isin(table.name_id[rows], ids)
-        if is_dry is not None:
-            chosen &= (table.value[rows] == 1) == is_dry
+        if has is not None:
+            chosen &= has(table.value[rows])
         found = np.zeros(len(followed), dtype=np.int64)
         # events of two streams may come in any order, and a length below zero would be taken from the other phases
         length_ns = np.maximum(table.duration_ns[rows[chosen]], 0)
         np.add.at(found, np.searchsorted(followed, table.ref[rows[chosen]]), length_ns)
         return found
 
-    full_ns, dry_ns = lengths_ns(phase, is_dry=False), lengths_ns(phase, is_dry=True)
-    gaps_ns, queued_ns = dry_ns + lengths_ns(phase + DRY), lengths_ns(phase + QUEUED)
+    full_ns, dry_ns = lengths_ns(phase, lambda values: values != 1), lengths_ns(phase, lambda values: values == 1)
+    gaps_ns = dry_ns + lengths_ns(phase + DRY)
+    queued_ns = lengths_ns(phase + QUEUED, lambda values: values != LATE)
+    if np.count_nonzero(queued_ns) < _FEWEST_QUEUED:
+        # what was late took no less than work does
+        queued_ns = lengths_ns(phase + QUEUED)
     share = _share_of_gaps(full_ns, gaps_ns, queued_ns)
     full_ns = _without_waits(full_ns, gaps_ns, queued_ns)
     # a device that ran dry before a copy had nothing to do there, as far as nobody knows better
@@ -74,36 +83,30 @@ def _share_of_gaps(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> float
 
     `full_ns` of these ended with more to do, and is work whatever was queued.
     """
-    queued, beside = _pairs(queued_ns, gaps_ns)
-    if len(queued) < _FEWEST_QUEUED:
+    queued, with_gaps = np.flatnonzero(queued_ns), np.flatnonzero(gaps_ns)
+    if len(queued) < _FEWEST_QUEUED or len(with_gaps) == 0:
         return None
-    shares = (queued_ns[queued] - full_ns[beside]) / gaps_ns[beside]
+    after = np.minimum(np.searchsorted(with_gaps, queued), len(with_gaps) - 1)
+    before = np.maximum(after - 1, 0)
+    is_nearer = queued - with_gaps[before] < np.abs(with_gaps[after] - queued)
+    nearest = with_gaps[np.where(is_nearer, before, after)]
+    shares = (queued_ns[queued] - full_ns[nearest]) / gaps_ns[nearest]
     return float(np.median(np.clip(shares, 0.0, 1.0)))
 
 
 def _without_waits(full_ns: Int64s, gaps_ns: Int64s, queued_ns: Int64s) -> Int64s:
     """Of phases that ended with more to do, and only so: a device may have waited before its last kernel was there.
 
-    It has worked for as long as it did in the longest of the steps in which all was queued: most devices have worked
-    all the while, and are not to be found idle by a step that was quicker than others.
+    It has worked as much of them as the longest that was queued takes of the shortest beside those that was not: most
+    devices work all the while, and are not to be found idle because batches differ.
     """
-    always_full_ns = np.where(gaps_ns == 0, full_ns, 0)
-    queued, beside = _pairs(queued_ns, always_full_ns)
-    if len(queued) < _FEWEST_QUEUED:
+    is_full = (full_ns > 0) & (gaps_ns == 0)
+    queued, full = np.flatnonzero(queued_ns), np.flatnonzero(is_full)
+    if len(queued) < _FEWEST_QUEUED or len(full) == 0:
         return full_ns
-    share = min(1.0, float((queued_ns[queued] / full_ns[beside]).max()))
-    return np.where(gaps_ns == 0, np.rint(share * full_ns).astype(np.int64), full_ns)
-
-
-def _pairs(queued_ns: Int64s, unheld_ns: Int64s) -> tuple[Int64s, Int64s]:
-    """Places of steps in which a phase was queued whole, and of the nearest in which nothing was held back."""
-    queued, unheld = np.flatnonzero(queued_ns), np.flatnonzero(unheld_ns)
-    if len(unheld) == 0:
-        return queued[:0], unheld
-    after = np.minimum(np.searchsorted(unheld, queued), len(unheld) - 1)
-    before = np.maximum(after - 1, 0)
-    is_nearer = queued - unheld[before] < np.abs(unheld[after] - queued)
-    return queued, unheld[np.where(is_nearer, before, after)]
+    beside = full[np.argsort(np.abs(full - np.median(queued)), kind="stable")[:_NUM_BESIDE]]
+    share = min(1.0, float(queued_ns[queued].max() / full_ns[beside].min()))
+    return np.where(is_full, np.rint(share * full_ns).astype(np.int64), full_ns)
 
 
 def on_device(host_ns: Int64s, busy_ns: Int64s) -> Int64s:

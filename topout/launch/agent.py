@@ -12,7 +12,8 @@ import os
 import selectors
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from topout.host.topology import read_host
 from topout.launch import oom_kills
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from topout.launch.supervise import Supervisor
 
 _TAIL_CHARACTERS = 4096
+_LONGEST_WRITE_S = 600.0
+"""Of what ranks printed, after their end."""
 
 
 class Agent:
@@ -152,11 +155,22 @@ class Agent:
             )
             has_told = local.stop_page.has_told
         finally:
-            # a file system may take longer than the head waits for a launcher that says nothing
-            local.close(meanwhile=lambda: self._wire.send("beat"))
+            self._messages += fellows.unread
+            local.close(self._patience(fellows))
             self._release()
-        self._messages += fellows.unread
         self._wire.send("finished", has_told=has_told)
+
+    def _patience(self, fellows: FollowingFellows) -> Callable[[], bool]:
+        """With a file system that may take longer than the head waits for a launcher that says nothing."""
+        until = time.monotonic() + _LONGEST_WRITE_S
+
+        def goes_on() -> bool:
+            self._wire.send("beat")
+            self._messages += self._wire.receive()
+            is_hurried = fellows.is_hurried or any(message.get("kind") == "hurry" for message in self._messages)
+            return self._wire.is_open and not is_hurried and time.monotonic() < until
+
+        return goes_on
 
     def _folder(self, run: str | None, launcher: dict[str, Any]) -> RunFolder | None:
         """That of the run this launcher leads; a folder of the same name may be another run's."""
@@ -200,6 +214,7 @@ class FollowingFellows:
         self.local: LocalRanks | None = None
         self.early: list[dict[str, Any]] = []
         self.unread: list[dict[str, Any]] = []
+        self.is_hurried = False
 
     def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
@@ -268,6 +283,7 @@ class FollowingFellows:
             orders = [(float(after_s), int(number)) for after_s, number in message["orders"]]
             self._supervisor.end_job(Cause(message["cause"]), orders, number=message.get("number"))
         elif kind == "hurry":
+            self.is_hurried = True
             self._supervisor.hurry()
         elif kind == "stacks" and self.local is not None:
             self.local.ask_stacks(message["ranks"])

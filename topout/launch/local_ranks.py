@@ -196,11 +196,11 @@ class LocalRanks:
             self.pages[rank].ask()
         return here
 
-    def close(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """`meanwhile` is called once a second until the last of what ranks printed is in its files."""
+    def close(self, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """`goes_on` is asked once a second until the last of what ranks printed is in its files."""
         for process in self.processes:
             process.tell(signal.SIGKILL)
-        self.scribe.finish(meanwhile)
+        is_written = self.scribe.finish(goes_on)
         if self._sampler is not None:
             self._sampler.stop()
         for process in self.processes:
@@ -208,6 +208,10 @@ class LocalRanks:
         for page in self.pages.values():
             page.close()
         self.stop_page.close()
+        if not is_written:
+            # who still writes must not find another file under the same number
+            self._note("the last of what its ranks printed could not be written")
+            return
         for log in (log for pair in self._logs for log in pair):
             log.close()
 

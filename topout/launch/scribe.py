@@ -50,17 +50,18 @@ class Scribe:
             self._num_bytes += num_bytes
             self._changed.notify_all()
 
-    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Returns when all is written; calls `meanwhile` once a second until then."""
+    def finish(self, goes_on: Callable[[], bool] = lambda: True) -> bool:
+        """Whether all is written. Asks once a second until then; where that does not go on, the rest is left alone."""
         if self._thread is None:
-            return
+            return True
         with self._changed:
             self._is_ending = True
             self._changed.notify_all()
-        while self._thread.is_alive():
+        self._thread.join(_BEAT_S)
+        while self._thread.is_alive() and goes_on():
             self._thread.join(_BEAT_S)
-            meanwhile()
-        self._thread = None
+        is_done, self._thread = not self._thread.is_alive(), None
+        return is_done
 
     def _write_all(self) -> None:
         while True:

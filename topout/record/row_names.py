@@ -8,6 +8,8 @@ AWAITED = ".awaited"
 """The same: the rank stood waiting for it later, from here on."""
 QUEUED = ".queued"
 """Follows the phase in a row of the device: all of its work had been launched when it began (`held_back.py`)."""
+LATE = 2
+"""Value of such a row: the device may have gone on before all was launched, and what it took may hold gaps."""
 DRY = ".dry"
 """The same: before a copy that the device had nothing more to do at; the host may have been elsewhere all the while."""
 CHANGED, UNCHANGED, REPLACED = "changed", "unchanged", "replaced"

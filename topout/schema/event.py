@@ -44,7 +44,7 @@ class Kind(IntEnum):
     DEVICE = 14
     """A phase's time on the accelerator; name = forward, backward or optimizer, with `.queued` where all of its work
     had been launched when it began, with `.dry` for a part before a copy at which nothing was left to do; value = 1
-    where nothing was left to do at its end; ref = step number."""
+    where nothing was left to do at its end, of a queued one 2 where not all had been launched; ref = step number."""
     MODE = 15
     """The model changed between training and evaluation; value = 1 training, 0 evaluation."""
     COUNT = 16

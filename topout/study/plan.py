@@ -110,7 +110,8 @@ def plan(
             )
     except ArithmeticError as error:
         raise beyond_numbers() from error
-    if not all(choice.hours > 0 and choice.high_hours < _MOST_HOURS for choice in choices):
+    # that a range is as good as open says its upper end
+    if not all(0 < choice.hours < _MOST_HOURS and choice.high_hours < inf for choice in choices):
         raise beyond_numbers()
     first = choices[0].node_hours
     choices = [replace(choice, efficiency=first / choice.node_hours) for choice in choices]

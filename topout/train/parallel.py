@@ -30,12 +30,18 @@ def data_parallel(
     if place.world_size == 1:
         return model
     former = None
-    if isinstance(model, DistributedDataParallel):
-        left_out.note_own(model)
+    if (ddp := _ddp_of(model)) is not None:
+        left_out.note_own(ddp)
         # on any rank: where the others have not, the check below says what differs
-        if not any(gather(left_out.has_grown(model), place)):
+        if not any(gather(left_out.has_grown(ddp), place)):
             return model
-        former, model = model, model.module
+        if ddp is not model:
+            raise TopoutError(
+                "The model that is to be wrapped again was compiled.",
+                why="What was compiled is the DDP module of before, and goes on averaging what that averages.",
+                do="model = torch.compile(ctx.wrap(model._orig_mod))",
+            )
+        former, model = ddp, ddp.module
     elif is_distributed(model):
         return model
     check_same_model(model, place)
@@ -88,7 +94,14 @@ def is_distributed(model: Any) -> bool:
 
 
 def unwrapped(model: Any) -> Any:
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    ddp = _ddp_of(model)
+    return model if ddp is None else ddp.module
+
+
+def _ddp_of(model: Any) -> Any:
+    """The model itself, or what torch.compile's wrapper hides; None where that is no DDP module."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, DistributedDataParallel) else None
 
 
 def fingerprint(model: Any) -> str:

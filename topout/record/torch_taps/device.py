@@ -18,7 +18,7 @@ from typing import Any
 
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder
-from topout.record.row_names import DRY, QUEUED
+from topout.record.row_names import DRY, LATE, QUEUED
 from topout.record.torch_taps.held_back import PHASES, Begun, HeldBack, Place
 from topout.record.torch_taps.next_call import NextCall
 from topout.record.torch_taps.sizes import num_bytes_of
@@ -71,8 +71,12 @@ class DeviceClock:
         self._num_copies_before = 0
         """It was held back, since that phase."""
         self._next_call = NextCall(torch)
+        self._num_allocated: int | None = None
+        """When the next call was awaited."""
         self._spoiled: set[int] = set()
         """Steps in which it was not, or ran dry all the same."""
+        self._late: set[int] = set()
+        """Steps in which it may have gone on before the host had launched the phase."""
         self._begun = Begun(now_ns())
         self._parts: list[tuple[int, int, int]] = []
         """When parts of a phase began that copies cut, how long they took, and how they ended."""
@@ -100,7 +104,7 @@ class DeviceClock:
             start_ns = now_ns()
             if self._held_phase is not None:
                 self._next_call.forget()
-                self._held_back.step_ended(is_spoiled=step in self._spoiled)
+                self._held_back.step_ended(is_spoiled=step in self._spoiled | self._late)
             self.poll()
             self._plan(step, self._cost_ns + now_ns() - start_ns)
             self._cost_ns = 0
@@ -115,7 +119,7 @@ class DeviceClock:
         """The steps before were told by backward and were none; what was marked in them has numbers that come again."""
         self._pending.clear()
         self._last = self._held_phase = None
-        self._parts, self._spoiled = [], set()
+        self._parts, self._spoiled, self._late = [], set(), set()
         self._next_step = self._last_followed = 0
 
     def poll(self) -> None:
@@ -143,11 +147,15 @@ class DeviceClock:
         cut: list[tuple[int, int, int]] = []
         if phase != "copy":
             cut, self._parts = self._parts, []
-        if phase.endswith(QUEUED) and step in self._spoiled:
+        is_queued = phase.endswith(QUEUED)
+        if is_queued and step in self._spoiled:
             return
         for start_ns, duration_ns, ended in [*cut, part]:
             code = self._recorder.code(Kind.DEVICE, phase + DRY if ended == _IDLE else phase)
-            self._recorder.emit((code, start_ns, duration_ns, 1 if ended == _IDLE else ended, step))
+            value = 1 if ended == _IDLE else ended
+            self._recorder.emit(
+                (code, start_ns, duration_ns, LATE if is_queued and step in self._late else value, step)
+            )
 
     def record_memory(self) -> None:
         if self._cuda.is_initialized():
@@ -189,13 +197,27 @@ class DeviceClock:
         if held is None or not self._held_back.begins_at(held, place):
             return
         # between steps the host may wait for the device, as `loss.item()` does, and would wait for what holds it
-        is_awaited = held == "forward" and place[-1] == 0 and self._next_call.await_with(self._hold_in_call)
-        if not is_awaited:
+        if held == "forward" and place[-1] == 0 and self._next_call.await_with(self._hold_in_call):
+            self._num_allocated = self._num_allocations()
+        else:
             self._hold()
 
-    def _hold_in_call(self) -> None:
-        if threading.get_ident() == self._recorder.main_thread and self._is_grad_enabled():
-            self._recorder.guard(self._hold)
+    def _hold_in_call(self) -> bool:
+        is_meant: bool = threading.get_ident() == self._recorder.main_thread and self._is_grad_enabled()
+        if is_meant:
+            self._recorder.guard(self._hold_after_batch)
+        return is_meant
+
+    def _hold_after_batch(self) -> None:
+        if self._num_allocated is None or self._num_allocations() != self._num_allocated:
+            # the device may have made the batch since, and that is work
+            self._append(GOES_ON, now_ns())
+        self._hold()
+
+    def _num_allocations(self) -> int | None:
+        """So far; whatever a device computes it allocates memory for. None where nobody counts them."""
+        found: int | None = self._cuda.memory_stats().get("allocation.all.allocated")
+        return found
 
     def _hold(self) -> None:
         """Until the host has launched what comes next."""
@@ -219,16 +241,17 @@ class DeviceClock:
         # a copy itself may wait until the device has done what was queued before it
         is_late = self._begun.num_copies == self._num_copies_before and self._held_back.is_over(at_ns)
         if phase == GOES_ON and self._was_held:
-            self._spoil_if(is_dry == 1 or is_late)
+            self._spoiled = self._with_this(self._spoiled, is_dry == 1)
+            self._late = self._with_this(self._late, is_late)
             return phase
         if phase == self._held_phase:
-            self._spoil_if(not self._was_held or is_late)
+            self._spoiled = self._with_this(self._spoiled, not self._was_held)
+            self._late = self._with_this(self._late, is_late)
             return f"{phase}{QUEUED}"
         return _HELD if phase in ("copy", GOES_ON) else ""
 
-    def _spoil_if(self, is_so: bool) -> None:
-        if is_so:
-            self._spoiled = {*sorted(self._spoiled)[-_MAX_PENDING:], self._recorder.num_steps}
+    def _with_this(self, steps: set[int], is_so: bool) -> set[int]:
+        return {*sorted(steps)[-_MAX_PENDING:], self._recorder.num_steps} if is_so else steps
 
     def _plan(self, step: int, cost_ns: int) -> None:
         """The next step to follow: so far ahead that following costs a small share of the time between."""

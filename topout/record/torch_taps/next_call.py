@@ -18,16 +18,16 @@ class NextCall:
         self._torch = torch
         self._handle: Any = None
 
-    def await_with(self, then: Callable[[], None]) -> bool:
-        """Whether `then` is called at the next one; where the last was still awaited, in place of what it was for."""
+    def await_with(self, then: Callable[[], bool]) -> bool:
+        """Whether `then` is called at the next ones, until it says that it was one of them that was meant."""
         self.forget()
         register = getattr(self._torch.nn.modules.module, "register_module_forward_pre_hook", None)
         if register is None or has_compiled():
             return False
 
         def called(module: Any, args: Any) -> None:
-            self.forget()
-            then()
+            if then():
+                self.forget()
 
         self._handle = register(called)
         return True
