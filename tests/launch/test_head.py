@@ -320,6 +320,7 @@ def follower(tmp_path, monkeypatch):
 def test_a_follower_that_still_writes_is_heard_and_has_patience_until_it_is_hurried(follower):
     """A file system that does not answer: the head must neither take it for gone nor wait for ever."""
     agent, _, head = follower
+    agent._wire._settle()
     goes_on = agent._patience(FollowingFellows(agent._wire))
     assert goes_on() and goes_on()
     assert [message["kind"] for message in head.receive()] == ["beat", "beat"]
