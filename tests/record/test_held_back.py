@@ -1,6 +1,8 @@
 """A device that runs dry is held back now and then, and shows how much of its time is work."""
 
 import itertools
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -218,7 +220,7 @@ def called(monkeypatch):
     """A device whose host has a clock of its own, in milliseconds, and calls a module."""
     cuda, clock, rows = made(torch.nn.modules.module)
     # by another test of this process
-    monkeypatch.setattr("topout.record.torch_taps.next_call.has_compiled", lambda: False)
+    monkeypatch.setattr("topout.record.torch_taps.next_call.may_compile", lambda: False)
     host_ms = [0.0]
     for place in ("device", "held_back"):
         monkeypatch.setattr(f"topout.record.torch_taps.{place}.now_ns", lambda: round(1e6 * host_ms[0]))
@@ -288,13 +290,31 @@ def test_a_teacher_that_is_called_first_is_not_what_is_held_back_for(called) -> 
     assert lengths(rows, "forward.queued") == {1_000_000}
 
 
-def test_nobody_listens_for_calls_where_something_is_compiled(monkeypatch) -> None:
-    """What was compiled without the hook would be compiled again."""
+@pytest.mark.parametrize("is_called", [True, False])
+def test_nobody_listens_for_calls_where_something_is_compiled(monkeypatch, is_called: bool) -> None:
+    """What was compiled without the hook would be compiled again, and no whole graph could be made with it."""
+    compiled = torch.compile(torch.nn.Identity(), backend="eager", fullgraph=True)
+    if is_called:
+        compiled(torch.ones(1))
+    else:
+        # of another test of this process
+        monkeypatch.setattr("topout.record.torch_taps.uncompiled.has_compiled", lambda: False)
     heard = []
-    monkeypatch.setattr("topout.record.torch_taps.next_call.has_compiled", lambda: True)
     assert not NextCall(torch).await_with(lambda: not heard.append(1))
     torch.nn.Identity()(None)
     assert heard == []
+
+
+def test_somebody_listens_where_something_is_only_kept_from_being_compiled() -> None:
+    code = (
+        "import torch, torch._dynamo; from topout.record.torch_taps.uncompiled import may_compile\n"
+        "torch._dynamo.disable(torch.nn.Identity())(torch.ones(1))\n"
+        "optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], 0.1)\n"
+        "optimizer.zero_grad(); optimizer.step()\n"
+        "print(may_compile()); torch.compile(torch.nn.Identity()); print(may_compile())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 @pytest.mark.parametrize("is_dry", [True, False])

@@ -1,14 +1,14 @@
 """Tells when a script calls its next module: there its forward begins, whatever the host waited for before it.
 
-For single steps, with torch's hook for all modules. Not where something is compiled: its guards would find the hook and
-have it compiled once more.
+For single steps, with torch's hook for all modules. Not where something is compiled, or will be: its guards would find
+the hook and have it compiled once more, and a whole graph (`fullgraph=True`) could not be made of it.
 """
 
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from topout.record.torch_taps.uncompiled import has_compiled
+from topout.record.torch_taps.uncompiled import may_compile
 
 
 class NextCall:
@@ -22,7 +22,7 @@ class NextCall:
         """Whether `then` is called at the next ones, until it says that it was one of them that was meant."""
         self.forget()
         register = getattr(self._torch.nn.modules.module, "register_module_forward_pre_hook", None)
-        if register is None or has_compiled():
+        if register is None or may_compile():
             return False
 
         def called(module: Any, args: Any) -> None:

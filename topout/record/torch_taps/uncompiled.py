@@ -30,3 +30,11 @@ def has_compiled() -> bool:
     """Whether torch has compiled anything in this process so far."""
     compiler: Any = sys.modules.get("torch._dynamo.utils")
     return compiler is not None and bool(compiler.counters.get("frames"))
+
+
+def may_compile() -> bool:
+    """Whether the script has had something compiled, or asked for it and not called it yet."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    backends: dict[int, Any] = getattr(frames, "cached_backends", {})
+    # what is only kept from being compiled has none
+    return has_compiled() or any(backend is not None for backend in backends.values())
