@@ -28,7 +28,8 @@ warnings.filterwarnings("ignore")
 GRID_MB = (0.25, 1, 2, 5, 10, 50, 100)
 WITHOUT_ONEDNN = ("resnet18-own",)
 """Kinds whose backward computes with torch's own kernels in every way: far faster on ARM, slower on x86."""
-ALWAYS = ("no communication", "DDP")
+BESIDE = "no communication, the same bytes beside it"
+ALWAYS = ("no communication", BESIDE, "DDP")
 BANDWIDTH_BYTES = 32 << 20
 NUM_AFTER_SETTLING = 6
 """Until the order of groups is planned, where gradients travel into the next forward."""
@@ -57,6 +58,19 @@ class Way:
             loss.backward()
         self.after_backward(self.model)
         self.optimizer.step()
+
+
+class Beside(Way):
+    """No gradient waits to be sent and nobody for any: what carrying the bytes takes from computing is left."""
+
+    def __init__(self, kind):
+        super().__init__(kind)
+        self.message = torch.zeros(sum(parameter.numel() for parameter in self.model.parameters()))
+
+    def step(self):
+        carried = dist.all_reduce(self.message, async_op=True)
+        super().step()
+        carried.wait()
 
 
 def each_parameter(group):
@@ -110,6 +124,7 @@ def ways_of(kind, ctx, only):
     plain = group_as_torch_makes_it()
     theirs = {
         "no communication": lambda: Way(kind),
+        BESIDE: lambda: Beside(kind),
         "each parameter": lambda: Way(kind, after_backward=each_parameter(plain)),
         "one flat tensor after backward": lambda: Way(kind, after_backward=one_flat(plain)),
         "DDP": lambda: Way(kind, ddp(plain)),
