@@ -8,9 +8,9 @@ Two ranks over Gloo, one computing thread each and one core unless said otherwis
 random order, so that only ratios within a round count. The link of 1 Gbit/s joins two nodes of the laboratory
 (tests/lab; needs root). Bound: the longer of computing alone, and forward plus all bytes at the bandwidth that a large
 all-reduce reaches in the same rounds. It leaves out what carrying the bytes takes from cores that compute; the row
-"the same bytes beside it" has that at its least: one message, on which nothing depends. Twenty models in one process
-push each other out of the caches, the more so the smaller they are: with `--only` there are four or five, nearly as in
-training.
+"the same bytes beside it" gives an idea of that: one message, on which nothing depends. Not a limit: its update is
+torch's, and other messages may be cheaper to carry. Twenty models in one process push each other out of the caches, the
+more so the smaller they are: with `--only` there are four or five, nearly as in training.
 """
 
 import argparse

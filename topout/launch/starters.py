@@ -97,7 +97,7 @@ class Starters:
         allow_open_files(2 * num_hosts)
         for words in self._plugin.start_commands(allocation, command, num_hosts=num_hosts, variables=variables):
             try:
-                # in memory: it says little, and loading `tempfile` would hold the start up for 5 ms
+                # in memory: it says little, and `tempfile` takes 5 ms to load
                 output = os.fdopen(os.memfd_create("starter"), "w+b")
                 # a session of its own: Ctrl-C is for this launcher to pass on
                 process = subprocess.Popen(

@@ -16,7 +16,7 @@ through the discriminator, average nothing and do not count.
 import sys
 import time
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -72,8 +72,7 @@ class Autotune:
         self._candidates: list[Grouping] = []
         self._turns: list[int] = []
         self._starts_s: list[float] = []
-        self._blocks_s: list[list[float]] = []
-        """Steps of each turn."""
+        self._times_s: list[tuple[int, float]] = []
         self._handles: list[Any] = []
         if is_worth_tuning(ddp, self._parameters):
             self._handles = [
@@ -165,7 +164,7 @@ class Autotune:
         return Grouping(name=str(told["name"]), limits=limits, hook=hook, hands_over=told["hands_over"])
 
     def _begin_block(self) -> None:
-        self._regroup(self._candidates[self._turns[len(self._blocks_s)]])
+        self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
     def _regroup(self, grouping: Grouping) -> bool:
@@ -221,9 +220,9 @@ class Autotune:
         steps_s = [after - before for before, after in zip(self._starts_s, self._starts_s[1:], strict=False)]
         measured_s = steps_s[trial.NUM_SETTLING - 1 :]
         # on a GPU the host runs ahead, so only the sum of steps means something
-        is_gpu = self._place.device.type == "cuda"
-        self._blocks_s.append([fmean(measured_s)] if is_gpu else measured_s)
-        if len(self._blocks_s) < len(self._turns):
+        typical_s = fmean(measured_s) if self._place.device.type == "cuda" else median(measured_s)
+        self._times_s.append((self._turns[len(self._times_s)], typical_s))
+        if len(self._times_s) < len(self._turns):
             self._begin_block()
         else:
             self._conclude()
@@ -235,10 +234,11 @@ class Autotune:
         return time.perf_counter()
 
     def _conclude(self) -> None:
-        told = gather(self._blocks_s, self._place)
+        told = gather([step_s for _, step_s in self._times_s], self._place)
         is_paired = all_agree(self._is_paired, self._place)
-        slowest = [[max(step) for step in zip(*block, strict=True)] for block in zip(*told, strict=True)]
-        choice = trial.choose(list(zip(self._turns, slowest, strict=True)), len(self._candidates))
+        slowest = [max(steps) for steps in zip(*told, strict=True)]
+        order = [number for number, _ in self._times_s]
+        choice = trial.choose(list(zip(order, slowest, strict=True)), len(self._candidates))
         self.gain_share = choice.gain_share
         self._settle(self._candidates[choice.candidate if is_paired else 0])
 

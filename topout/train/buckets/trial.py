@@ -2,23 +2,17 @@
 
 Each candidate trains some steps, then the next, and all of them again, so that a machine that slows down slows all of
 them. The default stays unless another one beats it in every round and by more than noise: never worse is worth more
-than sometimes better. One that is far ahead in all may have lost a round, in which the machine did something else.
-Among the others, too, a later one in the list must be clearly faster: simpler ones come first.
+than sometimes better. Among the others, too, a later one in the list must be clearly faster: simpler ones come first.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 NUM_ROUNDS = 2
 NUM_SETTLING = 2
 """Steps after a change that do not count: in the first DDP averages in another order, in the second it rebuilds."""
 NUM_MEASURED = 5
 WORTH_A_CHANGE = 0.01
-FAR_AHEAD = 0.1
-QUICK_SHARE = 0.6
-"""Of a candidate's steps; what else a machine does makes steps longer, never shorter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +38,15 @@ def num_steps(num_candidates: int) -> int:
     return len(turns(num_candidates)) * (NUM_SETTLING + NUM_MEASURED)
 
 
-def choose(blocks: Sequence[tuple[int, Sequence[float]]], num_candidates: int) -> Choice:
-    """From (candidate, its steps) of every block, in the order of `turns`; candidate 0 is the default."""
-    rounds = [dict(blocks[turn * num_candidates : (turn + 1) * num_candidates]) for turn in range(NUM_ROUNDS)]
-    lengths_s = [_quick([step_s for seen in rounds for step_s in seen[number]]) for number in range(num_candidates)]
+def choose(times_s: Sequence[tuple[int, float]], num_candidates: int) -> Choice:
+    """From (candidate, step time) of every block, in the order of `turns`; candidate 0 is the default."""
+    rounds: list[dict[int, float]] = [
+        dict(times_s[turn * num_candidates : (turn + 1) * num_candidates]) for turn in range(NUM_ROUNDS)
+    ]
+    means = [sum(seen[number] for seen in rounds) / NUM_ROUNDS for number in range(num_candidates)]
     best = 0
     for number in range(1, num_candidates):
-        wins = all(median(seen[number]) < median(seen[0]) for seen in rounds)
-        is_better = wins or lengths_s[number] < (1 - FAR_AHEAD) * lengths_s[0]
-        if is_better and lengths_s[number] < (1 - WORTH_A_CHANGE) * lengths_s[best]:
+        wins = all(seen[number] < seen[0] for seen in rounds)
+        if wins and means[number] < (1 - WORTH_A_CHANGE) * means[best]:
             best = number
-    return Choice(candidate=best, step_s=lengths_s[best], default_s=lengths_s[0])
-
-
-def _quick(steps_s: Sequence[float]) -> float:
-    """How long the quicker ones take."""
-    return fmean(sorted(steps_s)[: math.ceil(QUICK_SHARE * len(steps_s))])
+    return Choice(candidate=best, step_s=means[best], default_s=means[0])
