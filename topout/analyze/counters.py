@@ -10,7 +10,7 @@ import numpy as np
 
 from topout.trace.table import Counter, RankTable
 
-_SHORTEST_S = 0.75
+SHORTEST_S = 0.75
 
 
 def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float | None:
@@ -19,7 +19,7 @@ def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float |
         return None
     first, last = int(counter.times_ns[0]), int(counter.times_ns[-1])
     start_ns, end_ns = max(start_ns, first), min(end_ns, last)
-    if (end_ns - start_ns) / 1e9 < _SHORTEST_S:
+    if (end_ns - start_ns) / 1e9 < SHORTEST_S:
         start_ns, end_ns = first, last
     if end_ns <= start_ns:
         return None

@@ -20,7 +20,7 @@ from topout.analyze.environment import describe_environment
 from topout.analyze.evaluations import computes_unseen
 from topout.analyze.input import measure_input
 from topout.analyze.marks import measure_counts
-from topout.analyze.memory import measure_memory
+from topout.analyze.memory import measure_memory, with_faults
 from topout.analyze.noise_scale import measure_noise_scale
 from topout.analyze.peers import measure_tensor_parallel
 from topout.analyze.pipeline import measure_pipeline
@@ -159,6 +159,7 @@ def _measure_steps(
         ),
         serial=missing.attempt("Serial phases", lambda: measure_serial(phases, shares), Serial()),
         compute=missing.attempt("Arithmetic", lambda: measure_compute(phases, profiles, shares), Compute()),
+        memory=missing.attempt("Page faults", lambda: with_faults(measures.memory, phases), measures.memory),
     )
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from topout.host.nics import choose_interface, read_nics
 from topout.launch.ranks_meeting import START_TIMEOUT_S, RanksMeeting, meet_as_task
+from topout.record import kept_memory
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.context import Context
 from topout.train.joining import join
@@ -34,11 +35,13 @@ def init(
 
     `seed` decides the order of samples. `backend` is torch's; left out, NCCL carries tensors of GPUs that no two
     ranks share, and Gloo the others. `timeout_s` is that of collectives, `start_timeout_s` how long a task of srun or
-    mpirun waits for the first one to get here.
+    mpirun waits for the first one to get here. On CPUs the process keeps memory that was freed for its next step.
     """
     global _context
     if _context is None:
         _context = _join(seed, backend, timedelta(seconds=timeout_s), start_timeout_s)
+        if _context.device.type == "cpu":
+            kept_memory.keep()
     return _context
 
 

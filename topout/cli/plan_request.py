@@ -68,6 +68,7 @@ def options_of(
         *(["--batch", str(batch)] if batch is not None and not is_mesh else []),
         *(word for pack in typed.get("packs") or () for word in ("--packs", str(pack))),
         *(["--no-onednn-backward"] if typed.get("onednn_backward") is False else []),
+        *(["--keep-memory"] if typed.get("keep_memory") else []),
         # without it the script that was run would be refused on more than one rank
         *(["--ddp"] if spec.get("ddp") else []),
     ]

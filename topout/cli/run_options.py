@@ -25,7 +25,8 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
 FLAGS: dict[str, tuple[str, bool]] = {
     "-m": ("module", True), "--module": ("module", True), "--no-bind": ("no_bind", True), "--record": ("record", True),
     "--no-record": ("record", False), "--report": ("report", True), "--no-report": ("report", False),
-    "--ddp": ("ddp", True), "--no-onednn-backward": ("no_onednn_backward", True), "--json": ("json_output", True),
+    "--ddp": ("ddp", True), "--no-onednn-backward": ("no_onednn_backward", True),
+    "--keep-memory": ("keep_memory", True), "--json": ("json_output", True),
     "-q": ("quiet", True), "--quiet": ("quiet", True),
 }  # fmt: skip
 """Options without a value."""

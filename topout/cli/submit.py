@@ -40,7 +40,7 @@ _OF_TASKS = frozenset({"-n", "--num-ranks", "--per-node"})
 """In a container the scheduler starts the ranks, and gets the number that these come to."""
 _REHEARSED = frozenset({
     "-m", "--module", "--data-share", "--batch", "--filter", "--record", "--no-record", "--packs", "--ddp",
-    "--no-onednn-backward",
+    "--no-onednn-backward", "--keep-memory",
 })  # fmt: skip
 
 

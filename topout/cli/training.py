@@ -63,6 +63,7 @@ def spec_from(options: Mapping[str, Any]) -> RunSpec:
         "packs": tuple(given.get("packs", ())) or None,
         "ddp": given.get("ddp") or None,
         "onednn_backward": False if given.get("no_onednn_backward") else None,
+        "keep_memory": given.get("keep_memory") or None,
         "runs": given.get("runs"),
     }
     spec = resolve_spec(flags, find_config(None if is_module else script))

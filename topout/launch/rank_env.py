@@ -107,6 +107,7 @@ def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:
         "data_share": spec.data_share,
         "batch": spec.batch,
         "onednn_backward": spec.onednn_backward,
+        "keep_memory": spec.keep_memory,
         "profile": spec.profile,
         "filter": list(spec.filter) or None,
     })  # fmt: skip

@@ -42,6 +42,8 @@ class CpuTime:
     own_system_ns: int
     """Inside the kernel: copying what is read, opening files, faulting pages in."""
     reaped_system_ns: int
+    own_page_faults: int
+    """Pages that the kernel had to make; not those that it had to read."""
 
 
 def read_cpu(pid: int) -> CpuTime | None:
@@ -55,6 +57,7 @@ def read_cpu(pid: int) -> CpuTime | None:
         reaped_ns=(children_user + children_system) * _TICK_NS,
         own_system_ns=system * _TICK_NS,
         reaped_system_ns=children_system * _TICK_NS,
+        own_page_faults=int(values[7]),
     )
 
 

@@ -77,6 +77,8 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     """Taps are needed for recording, and for what they change of a script even without it."""
     try:
         settings = Settings.from_environment()
+        if settings.keep_memory:
+            _keep_memory(status)
         asked = (settings.steps, settings.data_share, settings.batch)
         if not settings.record and asked == (None, None, None) and settings.onednn_backward:
             from topout.record import gloo_threads
@@ -94,6 +96,14 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     except Exception as error:
         status.send("note", text=f"nothing was recorded: {type(error).__name__}: {error}")
         return None
+
+
+def _keep_memory(status: StatusLine) -> None:
+    from topout.record import kept_memory
+
+    if not kept_memory.keep():
+        why = "another allocator or settings of glibc's own are in use, or the C library is not glibc"
+        status.send("note", text=f"--keep-memory has no effect: {why}")
 
 
 def _serve_packs(status: StatusLine) -> int:

@@ -172,6 +172,7 @@ class RankSampler:
             "system_ns": cpu.own_system_ns,
             "worker_system_ns": cpu.reaped_system_ns
             + sum(found.own_system_ns + found.reaped_system_ns for found in below_cpu),
+            "page_faults": cpu.own_page_faults,
             "resident_bytes": resident,
             "worker_resident_bytes": sum(read_resident_bytes(pid) or 0 for pid in below),
         }

@@ -25,6 +25,7 @@ class Settings:
     batch: int | None = None
     """Of a rank, for the loaders that feed training."""
     onednn_backward: bool = True
+    keep_memory: bool = False
     profile: tuple[int, int] | None = None
     filter: tuple[str, ...] = ()
 
@@ -42,6 +43,7 @@ class Settings:
             data_share=asked.get("data_share"),
             batch=asked.get("batch"),
             onednn_backward=bool(asked.get("onednn_backward", True)),
+            keep_memory=bool(asked.get("keep_memory", False)),
             profile=(profile[0], profile[1]) if profile else None,
             filter=tuple(asked.get("filter") or ()),
         )

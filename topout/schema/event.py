@@ -90,8 +90,8 @@ def name_of(code: int) -> int:
 
 
 CUMULATIVE_COUNTERS = frozenset({
-    "cpu_ns", "worker_cpu_ns", "system_ns", "worker_system_ns", "read_calls", "write_calls", "read_bytes",
-    "write_bytes", "storage_read_bytes", "storage_write_bytes", "file_opens", "directory_scans",
+    "cpu_ns", "worker_cpu_ns", "system_ns", "worker_system_ns", "page_faults", "read_calls", "write_calls",
+    "read_bytes", "write_bytes", "storage_read_bytes", "storage_write_bytes", "file_opens", "directory_scans",
     "network_received_bytes", "network_sent_bytes", "disk_read_bytes", "disk_write_bytes",
     "input_samples_running", "input_samples_opening", "input_samples_reading", "input_samples_waiting",
     "feed_samples", "feed_bytes", "feed_wait_ns", "feed_skipped",

@@ -49,10 +49,7 @@ class StepTime:
     p05_ns: float
     p95_ns: float
     samples_per_s: float | None = None
-    """Over all ranks, tensor- and pipeline-parallel peers of a mesh counted once, since they share their samples.
-
-    Needs a DataLoader, whose batches say how many samples they hold.
-    """
+    """Over all ranks, tensor- and pipeline-parallel peers counted once; needs a DataLoader, whose batches tell it."""
     batches_per_step: int | None = None
     """Of one rank's loader: more than 1 where gradients of several batches add up to a step."""
     samples_per_step: float | None = None
@@ -73,10 +70,7 @@ class RankTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Pop:
-    """Multiplicative efficiencies after POP.
-
-    parallel = load_balance * communication, and communication = serialisation * transfer.
-    """
+    """After POP: parallel = load_balance * communication, and communication = serialisation * transfer."""
 
     parallel_efficiency: float
     load_balance: float
@@ -254,6 +248,10 @@ class Memory:
     """What the allocation that failed asked for."""
     largest_batch: int | None = None
     """Predicted: the largest per-rank batch that would fit."""
+    faults_per_step: float | None = None
+    """Pages that the kernel had to make for a rank in a step: memory that went back to it before."""
+    fault_share: float | None = None
+    """Of ranks' processor time, the part inside the kernel that page faults can explain."""
 
     @property
     def ran_out_beside_devices(self) -> bool:

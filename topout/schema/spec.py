@@ -65,6 +65,8 @@ class RunSpec:
     """Make a script for one device data-parallel."""
     onednn_backward: bool = True
     """Let oneDNN compute gradients on CPUs, as torch does; False: torch's own kernels."""
+    keep_memory: bool = False
+    """Ranks keep memory that was freed, instead of giving it back to the kernel."""
     runs: str = "topout-runs"
     origins: dict[str, str] = field(default_factory=dict)
     """Where each value came from: `default`, `topout.toml:3` or `--flag`."""
@@ -74,7 +76,7 @@ _FROM_FILE: dict[str, tuple[Any, ...]] = {
     "num_ranks": (int,), "nodes": (int,), "per_node": (int, str), "bind": (str, bool), "interface": (str,),
     "start_timeout_s": (int, float), "restarts": (int,), "min_nodes": (int,), "record": (bool,), "steps": (int,),
     "data_share": (str, float, int), "batch": (int,), "profile": (str, int), "filter": (list,), "packs": (list,),
-    "ddp": (bool,), "onednn_backward": (bool,), "runs": (str,),
+    "ddp": (bool,), "onednn_backward": (bool,), "keep_memory": (bool,), "runs": (str,),
 }  # fmt: skip
 """Keys of `[run]` in topout.toml, and of which types each may be."""
 

@@ -49,6 +49,7 @@ PANELS = {
     "worker_cpu_ns": Panel("CPU, loader workers", _cores, 1e-9),
     "system_ns": Panel("CPU in the kernel, rank", _cores, 1e-9),
     "worker_system_ns": Panel("CPU in the kernel, workers", _cores, 1e-9),
+    "page_faults": Panel("Page faults, rank", _per_second(figures.amount)),
     "gpu_busy_percent": Panel("GPU busy", _unit("%")),
     "device_allocated_bytes": Panel("GPU memory, torch", figures.size),
     "gpu_memory_bytes": Panel("GPU memory", figures.size),
