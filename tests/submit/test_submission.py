@@ -215,7 +215,7 @@ def test_an_evaluation_waits_for_the_success_of_the_training(tmp_path):
     assert (evaluation.nodes, evaluation.tasks_per_node, evaluation.gpus_per_node) == (1, 1, 1)
     assert evaluation.extra == ("#SBATCH --dependency=afterok:17", "#SBATCH --kill-on-invalid-dep=yes", "#X")
     text = job.eval_script.read_text()
-    assert topout_line(text).endswith(f" run -n 1 --runs {tmp_path}/topout-runs eval.py 'a b' &")
+    assert topout_line(text).endswith(f" run -n 1 --nodes 1 --runs {tmp_path}/topout-runs eval.py 'a b' &")
     assert "requeue" not in text and "TOPOUT_JOB" not in text
     assert len(scripts_of(asked)) == 2
 

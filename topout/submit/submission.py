@@ -135,7 +135,8 @@ def evaluation_script(submission: Submission, job: JobFolder, after: str | None)
         switches=None,
         extra=(*queue.directives, *waits, *(line for line in site.lines if not re.match(queue.parallel_line, line))),
     )
-    options = ["-n", "1", "--runs", str(submission.runs), *_packs(submission.options)]
+    # the nodes as well: topout.toml may name those of the training, and under jsrun its host is not the script's
+    options = ["-n", "1", "--nodes", "1", "--runs", str(submission.runs), *_packs(submission.options)]
     run = [*topout_words(site), "run", *options, *_script_words(submission.evaluation_words)]
     return job_script(
         submission.plugin.directives(request),
