@@ -53,13 +53,17 @@ def test_the_request_names_the_script_of_the_run(tmp_path, capsys, run, words):
     assert line.rpartition(":00")[2] == words
 
 
-TOLD = {"batch": 256, "packs": ["/data/train=/packs/a b"], "onednn_backward": False}
+TOLD = {"batch": 256, "packs": ["/data/train=/packs/a b"], "onednn_backward": False, "keep_memory": True}
 
 
 @pytest.mark.parametrize(
     ("spec", "origin", "words"),
     [
-        (TOLD, "command line", " --batch 256 --packs '/data/train=/packs/a b' --no-onednn-backward fit.py"),
+        (
+            TOLD,
+            "command line",
+            " --batch 256 --packs '/data/train=/packs/a b' --no-onednn-backward --keep-memory fit.py",
+        ),
         (TOLD, "topout.toml:3", " fit.py"),
         ({"num_ranks": 2}, "command line", " --per-node 2 fit.py"),
         ({"per_node": "numa"}, "command line", " --per-node 2 fit.py"),
@@ -109,12 +113,12 @@ def test_a_mesh_that_was_planned_with_says_its_own_batch():
 
 def test_submit_takes_the_line_as_it_stands(tmp_path, capsys):
     (tmp_path / "fit.py").write_text("")
-    told = {"batch": 256, "onednn_backward": False, "num_ranks": 2}
+    told = {"batch": 256, "onednn_backward": False, "keep_memory": True, "num_ranks": 2}
     run = {"spec": {"script": "fit.py", **told}, "origins": dict.fromkeys(told, "command line")}
     program, verb, *words = shlex.split(planned(tmp_path, capsys, run).removeprefix("Next"))
     assert (program, verb) == ("topout", "submit")
     assert call([verb, "--dry-run", "--scheduler", "slurm", *words]) == 0
-    assert "--per-node 2 --batch 256 --no-onednn-backward" in capsys.readouterr().out
+    assert "--per-node 2 --batch 256 --no-onednn-backward --keep-memory" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -272,10 +272,11 @@ def test_a_rehearsal_that_fails_is_not_submitted(run_topout, site, tmp_path):
 def test_a_rehearsal_gets_what_decides_whether_the_script_runs(monkeypatch, tmp_path):
     rehearsed = []
     monkeypatch.setattr(submit_verb, "rehearse_job", lambda site, folder, words, *_, **__: rehearsed.extend(words))
-    asked = ("--packs", "a.pack", "--steps", "9", "--ddp", "--no-onednn-backward", "--packs", "b.pack")
+    told = ("--packs", "a.pack", "--ddp", "--no-onednn-backward", "--keep-memory", "--packs", "b.pack")
+    asked = ("--steps", "9", *told, "--restarts", "1")
     planned = SimpleNamespace(site=Site(venv="/v"), folder=tmp_path, script_words=("t.py",), ranks_per_node=1, nodes=1)
     submit_verb._rehearse(planned, asked)
-    assert rehearsed == "topout run --packs a.pack --ddp --no-onednn-backward --packs b.pack".split()
+    assert rehearsed == ["topout", "run", *told]
 
 
 def test_a_rehearsal_uses_the_jobs_environment(run_topout, site, tmp_path):

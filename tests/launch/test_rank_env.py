@@ -59,8 +59,8 @@ def test_no_binding_of_openmp_threads_since_loader_workers_would_inherit_one_cor
 def test_the_recorder_hears_what_was_asked():
     spec = RunSpec(steps=5, data_share=0.02, batch=32, profile=(20, 29), filter=("a*",))
     assert json.loads(environment(spec)["TOPOUT_RECORD"]) == {
-        "record": True, "steps": 5, "data_share": 0.02, "batch": 32, "onednn_backward": True, "profile": [20, 29],
-        "filter": ["a*"],
+        "record": True, "steps": 5, "data_share": 0.02, "batch": 32, "onednn_backward": True, "keep_memory": False,
+        "profile": [20, 29], "filter": ["a*"],
     }  # fmt: skip
 
 

@@ -110,6 +110,33 @@ sys.stdin.readline()
     assert read_io(process.pid)["write_bytes"] - before["write_bytes"] == 50_006
 
 
+def test_page_faults_are_those_of_the_process_and_not_of_its_children(python):
+    script = """
+import contextlib, mmap, os, sys
+print("ready", flush=True)
+sys.stdin.readline()
+def touch(num_pages):
+    with mmap.mmap(-1, num_pages * mmap.PAGESIZE) as pages:
+        with contextlib.suppress(OSError):  # a kernel that has none
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(num_pages):
+            pages[page * mmap.PAGESIZE] = 1
+if os.fork() == 0:
+    touch(30_000)
+    os._exit(0)
+os.wait()
+touch(10_000)
+os.write(1, b"ready\\n")
+sys.stdin.readline()
+"""
+    process = python(script)
+    before = read_cpu(process.pid).own_page_faults
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert 10_000 <= read_cpu(process.pid).own_page_faults - before < 20_000
+
+
 FORKS = """
 import os, time
 children = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from topout.trace.table import Counter, RankTable
 
-SHORTEST_S = 0.75
+_SHORTEST_S = 0.75
 
 
 def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float | None:
@@ -19,7 +19,7 @@ def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float |
         return None
     first, last = int(counter.times_ns[0]), int(counter.times_ns[-1])
     start_ns, end_ns = max(start_ns, first), min(end_ns, last)
-    if (end_ns - start_ns) / 1e9 < SHORTEST_S:
+    if (end_ns - start_ns) / 1e9 < _SHORTEST_S:
         start_ns, end_ns = first, last
     if end_ns <= start_ns:
         return None
@@ -27,6 +27,14 @@ def growth_per_s(counter: Counter | None, start_ns: int, end_ns: int) -> float |
     total = np.concatenate([[0], np.cumsum(np.maximum(np.diff(counter.values), 0))])
     at_start, at_end = np.interp([start_ns, end_ns], counter.times_ns, total)
     return float(at_end - at_start) / (end_ns - start_ns) * 1e9
+
+
+def covers(counter: Counter | None, start_ns: int, end_ns: int) -> bool:
+    """Whether samples tell of the window itself: else what it grew by at the start of the run would stand in for it."""
+    if counter is None or len(counter.times_ns) < 2:
+        return False
+    seen_ns = min(end_ns, int(counter.times_ns[-1])) - max(start_ns, int(counter.times_ns[0]))
+    return seen_ns / 1e9 >= _SHORTEST_S
 
 
 def total_per_s(tables: Sequence[RankTable], name: str, start_ns: int, end_ns: int) -> float | None:

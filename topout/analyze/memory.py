@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from topout.analyze.counters import SHORTEST_S, peak, total_per_s
+from topout.analyze.counters import covers, peak, total_per_s
 from topout.analyze.steps import Phases
 from topout.schema.measures import Memory
 from topout.trace.table import RankTable
@@ -56,6 +56,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         gradient_bytes=parts["gradient_bytes"],
         optimizer_bytes=parts["optimizer_bytes"],
         is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
+        is_kept=any(table.facts.get("keeps_memory") is True for table in tables),
         is_out_of_memory=is_out,
         ran_out_on=ran_out_on,
         requested_bytes=requested,
@@ -75,18 +76,17 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
 
 
 def with_faults(memory: Memory, phases: Phases) -> Memory:
-    """Adds what making pages anew costs in the steps; not of windows so short that the start of the run would count."""
-    if phases.elapsed_ns / 1e9 < SHORTEST_S:
-        return memory
+    """Adds what making pages anew costs in the steps, after the ranks whose samples tell of these steps."""
     window = (phases.start_ns, phases.start_ns + phases.elapsed_ns)
     names = ("page_faults", "system_ns", "cpu_ns")
-    faults_per_s, system, cpu = (total_per_s(phases.tables, name, *window) for name in names)
+    seen = [table for table in phases.tables if all(covers(table.counters.get(name), *window) for name in names)]
+    faults_per_s, system, cpu = (total_per_s(seen, name, *window) for name in names)
     if faults_per_s is None or system is None or not cpu:
         return memory
-    steps_per_s = len(phases.tables) * len(phases.steps) / (phases.elapsed_ns / 1e9)
+    mean_step_s = phases.elapsed_ns / 1e9 / len(phases.steps)
     return replace(
         memory,
-        faults_per_step=faults_per_s / steps_per_s,
+        faults_per_step=faults_per_s / len(seen) * mean_step_s,
         fault_share=min(system, 1e9 * _FAULT_S * faults_per_s) / cpu,
     )
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from topout.host.nics import choose_interface, read_nics
 from topout.launch.ranks_meeting import START_TIMEOUT_S, RanksMeeting, meet_as_task
 from topout.record import kept_memory
+from topout.record.recorder import current
 from topout.schema.errors import ExitCode, TopoutError
 from topout.train.context import Context
 from topout.train.joining import join
@@ -29,20 +30,32 @@ _context: Context | None = None
 
 
 def init(
-    *, seed: int = 0, backend: str | None = None, timeout_s: float = 600.0, start_timeout_s: float = START_TIMEOUT_S
+    *,
+    seed: int = 0,
+    backend: str | None = None,
+    timeout_s: float = 600.0,
+    start_timeout_s: float = START_TIMEOUT_S,
+    keep_memory: bool = True,
 ) -> Context:
     """Joins the other ranks, once a process; later calls give the same context.
 
     `seed` decides the order of samples. `backend` is torch's; left out, NCCL carries tensors of GPUs that no two
     ranks share, and Gloo the others. `timeout_s` is that of collectives, `start_timeout_s` how long a task of srun or
-    mpirun waits for the first one to get here. On CPUs the process keeps memory that was freed for its next step.
+    mpirun waits for the first one to get here. On CPUs memory that a step has freed stays with the process for the
+    next one, unless `keep_memory` is False or the environment says what glibc gives back.
     """
     global _context
     if _context is None:
         _context = _join(seed, backend, timedelta(seconds=timeout_s), start_timeout_s)
-        if _context.device.type == "cpu":
-            kept_memory.keep()
+        if keep_memory and _context.device.type == "cpu":
+            _keep_memory()
     return _context
+
+
+def _keep_memory() -> None:
+    recorder = current()
+    if kept_memory.keep() is None and recorder is not None:
+        recorder.fact(keeps_memory=True)
 
 
 def _join(seed: int, backend: str | None, timeout: timedelta, start_timeout_s: float) -> Context:

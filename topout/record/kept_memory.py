@@ -5,37 +5,66 @@ of its heap. Training frees its activations and gradients in each step and asks 
 clears every page anew: a ResNet-50 on 48 images and two cores took 4.4 million page faults and 19.0 s a step, and
 12.6 s without them (`benchmarks/kept_memory.py`).
 
-The process then holds its largest step's memory until it ends, and somewhat more, for free space lies in pieces.
-Numbers do not change. Not where another allocator is loaded, or the user has set glibc's own.
+The process then holds its largest step's memory until it ends, and more, for free space lies in pieces: up to twice
+as much where a step is made of few large blocks, since glibc asks for more than a block to align it, and one that was
+freed does not always serve for the next of its size. Numbers do not change.
+
+Not for what a helper thread computes, whose heaps hold no block above 64 MiB and go back when they are empty. Not where
+another allocator is loaded, or the user has set what glibc gives back.
 """
 
 from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Names of malloc.h: how much unused heap goes back, and how many blocks may be mapped, each by itself."""
 _NEVER, _NONE = -1, 0
-_OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
-_OTHER_ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
+_TUNABLES = ("glibc.malloc.trim_threshold=", "glibc.malloc.mmap_threshold=", "glibc.malloc.mmap_max=",
+             "glibc.malloc.top_pad=")  # fmt: skip
 
 
-def keep() -> bool:
-    """From now on and in children that are forked; whether it took effect. Never raises."""
-    if _is_chosen_by_user():
-        return False
+def keep() -> str | None:
+    """From now on, and in children that are forked. None, or the reason why not; never raises."""
+    chosen = _chosen_by_user()
+    if chosen is not None:
+        return f"{chosen} is set"
     try:
-        import ctypes
+        return _tell_glibc()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
-        libc = ctypes.CDLL(None)
-        # no other C library has it
+
+def _tell_glibc() -> str | None:
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL("libc.so.6", mode=os.RTLD_NOLOAD)
+        # stand-ins for it on musl have no such function
         libc.gnu_get_libc_version  # noqa: B018
-        return bool(libc.mallopt(_MMAP_MAX, _NONE) and libc.mallopt(_TRIM_THRESHOLD, _NEVER))
-    except (ImportError, OSError, AttributeError):
-        return False
+    except (OSError, AttributeError):
+        return "the C library is not glibc"
+    # asked for by address, since other allocators have a mallopt of their own, which says yes and does nothing
+    if _address(ctypes.CDLL(None).malloc) != _address(libc.malloc):
+        return "another allocator is in use"
+    if not (libc.mallopt(_MMAP_MAX, _NONE) and libc.mallopt(_TRIM_THRESHOLD, _NEVER)):
+        return "glibc refused it"
+    return None
 
 
-def _is_chosen_by_user() -> bool:
-    has_other = any(name in os.environ.get("LD_PRELOAD", "") for name in _OTHER_ALLOCATORS)
-    has_tunables = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
-    return has_other or has_tunables or any(name in os.environ for name in _OWN_SETTINGS)
+def _address(function: Any) -> int | None:
+    import ctypes
+
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _chosen_by_user() -> str | None:
+    """The first setting of the user's own that says what glibc gives back; any of them turns its adapting off."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "").split(":")
+    found = [f"GLIBC_TUNABLES={text}" for text in tunables if text.startswith(_TUNABLES)]
+    return next((name for name in _VARIABLES if name in os.environ), found[0] if found else None)

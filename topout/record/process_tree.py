@@ -43,7 +43,7 @@ class CpuTime:
     """Inside the kernel: copying what is read, opening files, faulting pages in."""
     reaped_system_ns: int
     own_page_faults: int
-    """Pages that the kernel had to make; not those that it had to read."""
+    """Pages that the kernel had to make or to map; not those that it had to read."""
 
 
 def read_cpu(pid: int) -> CpuTime | None:

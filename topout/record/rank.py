@@ -77,8 +77,7 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     """Taps are needed for recording, and for what they change of a script even without it."""
     try:
         settings = Settings.from_environment()
-        if settings.keep_memory:
-            _keep_memory(status)
+        is_kept = settings.keep_memory and _keep_memory(status)
         asked = (settings.steps, settings.data_share, settings.batch)
         if not settings.record and asked == (None, None, None) and settings.onednn_backward:
             from topout.record import gloo_threads
@@ -87,6 +86,8 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
             gloo_threads.install_later()
             return None
         recorder = Recorder(settings, status)
+        if is_kept:
+            recorder.fact(keeps_memory=True)
         recorder.files.install()
         set_batch.install(recorder)
         torch_taps.install(recorder)
@@ -98,12 +99,14 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
         return None
 
 
-def _keep_memory(status: StatusLine) -> None:
+def _keep_memory(status: StatusLine) -> bool:
+    # here, since few ranks need it
     from topout.record import kept_memory
 
-    if not kept_memory.keep():
-        why = "another allocator or settings of glibc's own are in use, or the C library is not glibc"
-        status.send("note", text=f"--keep-memory has no effect: {why}")
+    why_not = kept_memory.keep()
+    if why_not is not None:
+        status.send("note", text=f"--keep-memory changes nothing: {why_not}")
+    return why_not is None
 
 
 def _serve_packs(status: StatusLine) -> int:

@@ -241,6 +241,8 @@ class Memory:
     """Parameters and optimizer state in the host's memory, of ranks that compute on devices."""
     computes_on_host: bool = False
     """All state lies in the host's memory, and the devices that are there are hardly used."""
+    is_kept: bool = False
+    """What is freed stays with the ranks: by --keep-memory, or by topout.init() on CPUs."""
     is_out_of_memory: bool = False
     ran_out_on: str | None = None
     """`device` or `host`, where an allocation failed."""
@@ -249,7 +251,7 @@ class Memory:
     largest_batch: int | None = None
     """Predicted: the largest per-rank batch that would fit."""
     faults_per_step: float | None = None
-    """Pages that the kernel had to make for a rank in a step: memory that went back to it before."""
+    """Of a rank, without reading: pages that the kernel makes or maps, most of them memory that went back before."""
     fault_share: float | None = None
     """Of ranks' processor time, the part inside the kernel that page faults can explain."""
 

@@ -7,7 +7,8 @@ faults a step: 19.0 s, and 12.6 s without them; on 16 images 5.2 and 3.9 s. It c
 to lie: the same script may be a third slower in one run than in another.
 
 How it is measured. Page faults of the ranks during steps, and their processor time inside the kernel; the gain is that
-time, at most 3 µs for each fault, as a share of computing. Less contention in the kernel may bring more than it says.
+time, at most 3 µs for each fault, as a share of computing. Less contention in the kernel may bring more than it says;
+less comes of it where the faults are those of batches that loader workers hand over, or of mapped files.
 
 What to do. Try it without an edit, and let `topout compare` say what it brings:
 
@@ -17,12 +18,13 @@ The same without topout, for a process that is started with it:
 
     MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 python train.py
 
-or another allocator by LD_PRELOAD (jemalloc, tcmalloc). Ranks then keep what their largest step took, and 5 to 30 %
-more, for free space lies in pieces. Scripts that call `topout.init()` on CPUs have it already.
+or another allocator by LD_PRELOAD (jemalloc, tcmalloc). Ranks then keep what their largest step took, and mostly 5 to
+30 % more, for free space lies in pieces; few very large blocks come to twice as much. Scripts that call `topout.init()`
+on CPUs have it already, and where it is in force nothing is advised.
 
 Not a problem when memory is scarce: what is not given back is not there for loader workers or the page cache.
 
-Reference: mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
+Reference: mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD.
 """
 
 from topout.schema.finding import Rule
@@ -41,7 +43,7 @@ def _made_anew(measures: Measures) -> float | None:
 RULE = Rule(
     code="ME04",
     title="Memory goes back to the kernel in every step",
-    when=lambda m: not has_gpu(m) and (_made_anew(m) or 0.0) > _LEAST_GAIN,
+    when=lambda m: not has_gpu(m) and not m.memory.is_kept and (_made_anew(m) or 0.0) > _LEAST_GAIN,
     because="A rank takes {memory.faults_per_step:,.0f} page faults a step; "
     "{memory.fault_share:.0%} of its processor time is the kernel's, making pages anew.",
     advise="Try topout run --keep-memory: what a step frees stays for the next one.",

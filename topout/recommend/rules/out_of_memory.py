@@ -15,8 +15,10 @@ What to do. In the order of effort:
     torch.distributed.fsdp.fully_shard(model)          parameters and optimizer state spread over ranks
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   when much is reserved and little allocated
 
-On the host, fewer loader workers and a smaller prefetch_factor: each worker holds whole batches. Where
-the model is on a GPU and the host's memory ran out, see ME03.
+On the host, fewer loader workers and a smaller prefetch_factor: each worker holds whole batches. Ranks
+that keep memory (--keep-memory, or `topout.init()` on CPUs) hold 5 to 30 % more than others; leave the
+flag out, or say `topout.init(keep_memory=False)`. Where the model is on a GPU and the host's memory ran
+out, see ME03.
 
 Not a problem when you were looking for the largest batch.
 
