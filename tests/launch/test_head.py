@@ -1,7 +1,6 @@
 """The leading launcher waits for those that are there, starts all of them alike, and forgets those that are gone."""
 
 import os
-import selectors
 import signal
 import socket
 import threading
@@ -10,6 +9,7 @@ import time
 import pytest
 
 from tests.launch.test_plain_values import world_of
+from topout.host.light_selector import Selector
 from topout.launch import head as leading
 from topout.launch.agent import Agent, FollowingFellows
 from topout.launch.first_failure import RankEnd
@@ -61,7 +61,7 @@ class Job:
         ]
         self.head = Head(links, None, "secret", lambda text: None)
         self.supervisor = FakeSupervisor()
-        self.selector = selectors.DefaultSelector()
+        self.selector = Selector()
 
     def _wire(self, connection: socket.socket) -> Wire:
         wire = Wire(connection)
@@ -80,14 +80,14 @@ class Job:
         roster = Roster(world=world, ranks_of={number: (rank,) for number, rank in zip(numbers, ranks, strict=True)})
         self.head.start(roster, world, RunSpec(script="train.py"), cwd="/")
         self.selector.close()
-        self.selector = selectors.DefaultSelector()
+        self.selector = Selector()
         self.head.register(self.selector, self.supervisor)
         return world
 
     def listen(self) -> None:
         while events := self.selector.select(0):
-            for key, _ in events:
-                key.data()
+            for act in events:
+                act()
 
     def ends_well(self, number: int, rank: int) -> None:
         end = RankEnd(rank=rank, host=f"n{number}", pid=1, ended_at_ns=1, exit_code=0)
@@ -203,7 +203,7 @@ def test_what_came_together_with_the_start_is_for_its_ranks():
     left, right = socket.socketpair()
     fellows = FollowingFellows(Wire(left))
     fellows.early = [{"kind": "end", "cause": "interrupted", "orders": [[0, 15]], "number": 15}, {"kind": "bye"}]
-    supervisor, selector = FakeSupervisor(), selectors.DefaultSelector()
+    supervisor, selector = FakeSupervisor(), Selector()
     fellows.register(selector, supervisor)
     assert supervisor.causes == [Cause.INTERRUPTED]
     assert [message["kind"] for message in fellows.unread] == ["bye"]

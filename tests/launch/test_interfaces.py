@@ -53,7 +53,7 @@ def test_the_way_to_a_host_whose_name_nothing_knows_is_the_fastest_there_is(monk
     def unknown(*_, **__):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(rendezvous._socket, "getaddrinfo", unknown)
     assert route_address(["n1", "n2"], None, is_told=True) == "192.0.2.7"
     monkeypatch.setattr(rendezvous, "_UNKNOWN_NAME_S", 0.0)
     with pytest.raises(TopoutError):

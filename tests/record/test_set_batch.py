@@ -94,7 +94,7 @@ def test_a_loader_of_packs_takes_it_too():
     from topout.record.status import StatusLine
 
     recorder = Recorder(Settings(batch=32, record=False), StatusLine(None))
-    install(recorder)
+    install(recorder, 32)
     set_current(recorder)
     try:
         assert (batch_asked(8, shuffle=True), batch_asked(8, shuffle=False)) == (32, 8)

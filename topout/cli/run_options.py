@@ -6,10 +6,9 @@ A test holds this table to the parameters of `run`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {

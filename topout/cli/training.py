@@ -5,15 +5,14 @@ Imports no parser: under a scheduler this is started once for every rank, and ea
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Mapping
 
 from topout.launch.job import JobResult, run_job
 from topout.launch.signals import ignore_late_warnings
 from topout.launch.terminal import Terminal
 from topout.schema.errors import TopoutError
+from topout.schema.ignoring import ignoring
 from topout.schema.spec import (
     RunSpec,
     find_config,
@@ -27,6 +26,7 @@ from topout.schema.spec import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 
@@ -135,7 +135,7 @@ def conclude(result: JobResult, *, wants_report: bool, is_json: bool, is_quiet: 
     # now that no script inherits it
     bear_any_character()
     if is_json:
-        with contextlib.suppress(BrokenPipeError):
+        with ignoring(BrokenPipeError):
             print((finished.json_text if finished else None) or _bare(result), flush=True)
     elif finished is not None and not is_quiet:
         _talk(f"\n{finished.text}")

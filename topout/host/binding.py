@@ -6,13 +6,15 @@ divide evenly. Not for placing ranks on hosts; a scheduler decides that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-
 from topout.host.nics import nearest_nic
 from topout.schema.errors import TopoutError
 from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.spec import PER_NODE
 from topout.schema.world import Core, Host, Rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,16 @@ for a single domain, else nothing, for bound cores take their own domain's memor
 the call; the ranks then run as they would have.
 """
 
-import ctypes
+from __future__ import annotations
+
 import os
 import sys
-from collections.abc import Sequence
+
+from topout.host.c_library import c_function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MPOL_PREFERRED = 1
 MPOL_PREFERRED_MANY = 5
@@ -18,17 +24,18 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "ppc64le": 261, "riscv64": 237}
 _MASK_BITS = 1024
 
 # looked up here, not in the call: between fork and exec nothing should be loaded
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_SYSTEM_CALL = c_function("syscall")
 _NUMBER = _SET_MEMPOLICY.get(os.uname().machine)
 
 
 def bind_memory(numa: Sequence[int]) -> bool:
     """For this thread and what it starts, over exec too; may be called between fork and exec. True: it is in force."""
-    if _LIBC is None or _NUMBER is None or not numa or min(numa) < 0 or max(numa) >= _MASK_BITS:
+    if _SYSTEM_CALL is None or _NUMBER is None or not numa or min(numa) < 0 or max(numa) >= _MASK_BITS:
         return False
-    words = (ctypes.c_uint64 * (_MASK_BITS // 64))()
-    for domain in numa:
-        words[domain // 64] |= 1 << domain % 64
+    # words of 64 bits, the lowest first, in the byte order of this machine
+    bits = sum(1 << domain for domain in set(numa))
+    words = [bits >> shift & 0xFFFFFFFFFFFFFFFF for shift in range(0, _MASK_BITS, 64)]
+    mask = b"".join([word.to_bytes(8, sys.byteorder) for word in words])
     modes = (MPOL_PREFERRED_MANY, MPOL_PREFERRED) if len(set(numa)) == 1 else (MPOL_PREFERRED_MANY,)
     # the kernel reads one bit less than it is told
-    return any(_LIBC.syscall(_NUMBER, mode, words, ctypes.c_ulong(_MASK_BITS + 1)) == 0 for mode in modes)
+    return any(_SYSTEM_CALL(_NUMBER, mode, mask, _MASK_BITS + 1) == 0 for mode in modes)

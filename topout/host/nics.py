@@ -9,25 +9,26 @@ would be another host's. Not a measurement: `topout doctor` measures what a link
 
 from __future__ import annotations
 
+import _socket
 import fcntl
 import os
-import re
-import socket
 import struct
 import sys
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
 
 from topout.host.kernel_files import names_in, read_int, read_text
+from topout.host.light_socket import Socket
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_array import array
 from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.world import Host, Nic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _SYS = "/sys"
+_DIGITS = "0123456789"
 _IS_UP, _IS_LOOPBACK = 0x1, 0x8
 _SIOCGIFCONF, _SIOCGIFFLAGS, _SIOCGIFHWADDR = 0x8912, 0x8913, 0x8927
 _IFREQ_BYTES = 40
@@ -84,8 +85,8 @@ def _recorded(sys_root: str | Path) -> dict[str, _Interface]:
 def _ask_kernel() -> dict[str, _Interface]:
     found = {}
     addresses = own_addresses()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
+    with Socket(_socket.AF_INET, _socket.SOCK_DGRAM) as asking:
+        for _, name in _socket.if_nameindex():
             request = struct.pack("16s24x", name.encode())
             try:
                 flags = struct.unpack_from("H", fcntl.ioctl(asking, _SIOCGIFFLAGS, request), 16)[0]
@@ -103,7 +104,7 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     """Interface -> its addresses, IPv4 first; those that only a neighbour on the same wire could use are left out."""
     found: dict[str, tuple[str, ...]] = {}
     room = array("B", bytes(_MOST_ADDRESSES * _IFREQ_BYTES))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with Socket(_socket.AF_INET, _socket.SOCK_DGRAM) as asking:
         try:
             answer = fcntl.ioctl(asking, _SIOCGIFCONF, struct.pack("iP", len(room), room.buffer_info()[0]))
         except OSError:
@@ -111,11 +112,11 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
     requests = room.tobytes()[: struct.unpack("iP", answer)[0]]
     for start in range(0, len(requests), _IFREQ_BYTES):
         name = requests[start : start + 16].partition(b"\0")[0].decode().partition(":")[0]
-        found[name] = (*found.get(name, ()), socket.inet_ntoa(requests[start + 20 : start + 24]))
+        found[name] = (*found.get(name, ()), _socket.inet_ntoa(requests[start + 20 : start + 24]))
     for line in read_text("/proc/net/if_inet6").splitlines():
         digits, _, _, scope, _, name = line.split()
         if scope != "20":
-            found[name] = (*found.get(name, ()), socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+            found[name] = (*found.get(name, ()), _socket.inet_ntop(_socket.AF_INET6, bytes.fromhex(digits)))
     return found
 
 
@@ -166,8 +167,8 @@ def _infiniband_ports(sys_root: Path, interfaces: Mapping[str, Nic], *, needs_ad
             continue
         device = port.parent.parent
         hca = f"{device.name}:{port.name}"
-        rate = re.match(r"[\d.]+", read_text(port / "rate"))
-        speed = float(rate[0]) * 1e9 if rate else None
+        speed = _leading_number(read_text(port / "rate"))
+        speed = None if speed is None else speed * 1e9
         carried = _carried(sys_root, device, int(port.name))
         nic = next((interfaces[name] for name in carried if name in interfaces), None)
         if nic is not None and (nic.addresses or not needs_address):
@@ -194,9 +195,26 @@ def _carried(sys_root: Path, device: Path, port: int) -> list[str]:
     return [*names, *(master.resolve().name for master in masters if master.is_symlink())]
 
 
+def _leading_number(text: str) -> float | None:
+    """400 of `400 Gb/sec (4X NDR)`."""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        return None
+
+
 def _by_number(name: str) -> tuple[tuple[str, int], ...]:
-    """mlx5_2 before mlx5_10."""
-    return tuple((text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d*)", name))
+    """mlx5_2 before mlx5_10: texts and the numbers behind them."""
+    found = [("", -1)]
+    for letter in name:
+        text, number = found[-1]
+        if letter in _DIGITS:
+            found[-1] = text, 10 * max(number, 0) + int(letter)
+        elif number < 0:
+            found[-1] = text + letter, -1
+        else:
+            found.append((letter, -1))
+    return tuple(found)
 
 
 # towards others
@@ -220,7 +238,7 @@ def choose_interface(nics: Sequence[Nic], peers: Sequence[str], wanted: str | No
         if own.get(name):
             return own[name][0], name
     raise TopoutError(
-        f"{socket.gethostname()} has no network address at which other hosts could reach it.",
+        f"{_socket.gethostname()} has no network address at which other hosts could reach it.",
         why="no interface but the loopback is up and has an address",
         do="bring one up, or run on one host",
         exit_code=ExitCode.ENVIRONMENT,
@@ -233,8 +251,8 @@ def _wanted(own: Mapping[str, tuple[str, ...]], nics: Sequence[Nic], wanted: str
     without = [nic.name for nic in nics if nic.name == wanted]
     usable = ", ".join(f"{name} ({addresses[0]})" for name, addresses in own.items())
     raise TopoutError(
-        f"{socket.gethostname()} cannot use --interface {wanted}.",
-        why=f"{wanted} has no address" if without else f"{socket.gethostname()} has no such interface that is up",
+        f"{_socket.gethostname()} cannot use --interface {wanted}.",
+        why=f"{wanted} has no address" if without else f"{_socket.gethostname()} has no such interface that is up",
         do=f"try one of {usable}" if usable else "leave it out",
     )
 
@@ -242,18 +260,18 @@ def _wanted(own: Mapping[str, tuple[str, ...]], nics: Sequence[Nic], wanted: str
 def _resolve(peer: str) -> list[str]:
     try:
         found = {
-            str(answer[4][0]): answer[0] for answer in socket.getaddrinfo(peer.encode(), None, type=socket.SOCK_DGRAM)
+            str(answer[4][0]): answer[0] for answer in _socket.getaddrinfo(peer.encode(), None, type=_socket.SOCK_DGRAM)
         }
     except OSError:
         return []
-    return sorted(found, key=lambda address: found[address] != socket.AF_INET)
+    return sorted(found, key=lambda address: found[address] != _socket.AF_INET)
 
 
 def _source_address(target: str) -> str | None:
     """The address this host would send from; connecting a datagram socket sends nothing."""
-    family = socket.AF_INET6 if ":" in target else socket.AF_INET
+    family = _socket.AF_INET6 if ":" in target else _socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as trying:
+        with Socket(family, _socket.SOCK_DGRAM) as trying:
             trying.connect((target, 9))
             source = str(trying.getsockname()[0])
     except OSError:
@@ -288,7 +306,7 @@ def faster_neighbour(nics: Sequence[Nic], routes: str, target: str, source: str,
 
 
 def _as_number(address: str) -> int:
-    return int.from_bytes(socket.inet_aton(address), sys.byteorder)
+    return int.from_bytes(_socket.inet_aton(address), sys.byteorder)
 
 
 # nearest

@@ -4,9 +4,10 @@ Many systems let a process have 1,024 unless it asks for more. Where the hard li
 here: whatever opens one too many says which.
 """
 
-import contextlib
 import os
 import resource
+
+from topout.schema.ignoring import ignoring
 
 _SPARE = 64
 
@@ -20,7 +21,7 @@ def allow_open_files(num_more: int) -> None:
         num_open = 0
     needed = num_open + num_more + _SPARE
     if soft != resource.RLIM_INFINITY and soft < needed:
-        with contextlib.suppress(ValueError, OSError):
+        with ignoring(ValueError, OSError):
             wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

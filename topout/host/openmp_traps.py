@@ -3,7 +3,12 @@
 Not an error: a script without workers may profit from them.
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 TRAPS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables with which an OpenMP library narrows a process to one core."""

@@ -10,9 +10,8 @@ view and ours against each other. Not for measuring what the host does (see `rec
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
 
 from topout.host.kernel_files import DEVICES_OF_NVIDIA, field_of, names_in, read_int, read_text
 from topout.host.nics import read_nics
@@ -21,6 +20,7 @@ from topout.schema.world import Core, Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     Folder = str | Path
@@ -98,7 +98,7 @@ def _gpus_of(views: Sequence[Host]) -> list[tuple[str, str, int | None]]:
 
 
 def _name(proc_root: Folder) -> str:
-    name = socket.gethostname() if proc_root == _PROC else read_text(f"{proc_root}/sys/kernel/hostname").strip()
+    name = _socket.gethostname() if proc_root == _PROC else read_text(f"{proc_root}/sys/kernel/hostname").strip()
     return name.split(".")[0] or "localhost"
 
 

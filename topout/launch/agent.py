@@ -1,24 +1,21 @@
 """A launcher that follows: joins its job's head, starts the ranks it is told to, and reports how they end.
 
-Started on each host through the scheduler (`python -m topout.launch.agent`), or as one of the tasks that a scheduler
+Started on each host through the scheduler (`run_process`), or as one of the tasks that a scheduler
 started itself. It lives over restarts, and ends its ranks at once when the head is gone. Prints nothing of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import gc
 import os
-import selectors
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
 
+from topout.host.light_selector import Selector
 from topout.host.topology import read_host
 from topout.launch import oom_kills
 from topout.launch.becoming import BecomeRank, load_ahead, run_rank
-from topout.launch.first_failure import RankEnd
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
@@ -31,6 +28,7 @@ from topout.launch.target import rank_command, rank_words
 from topout.launch.variables import PLACE_VARIABLE, short_name
 from topout.launch.wire import Wire
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import replace
 from topout.schema.run_folder import RUN_JSON, RunFolder, is_led_by
 from topout.schema.spec import RunSpec
@@ -38,8 +36,10 @@ from topout.schema.world import Host, Rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
 
+    from topout.launch.first_failure import RankEnd
     from topout.launch.supervise import Supervisor
 
 _TAIL_CHARACTERS = 4096
@@ -55,46 +55,51 @@ class Agent:
         self._member = member
         self._token = token
         self._messages: list[dict[str, Any]] = []
-        self._selector = selectors.DefaultSelector()
+        self._selector = Selector()
         self._meeting_point: MeetingPoint | None = None
 
     def serve(self, gathering: LauncherSignals | None = None) -> int:
         """Returns the exit code of the job. `gathering` are signals, with those that came before."""
         self._wire.send("hello", member=to_plain(self._member))
         load_ahead()
-        with LauncherSignals() if gathering is None else contextlib.nullcontext(gathering) as signals:
-            self._selector.register(self._wire.fd, selectors.EVENT_READ, lambda: None)
-            self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
-            while True:
-                try:
-                    message = self._next(signals)
-                except EndedByError as error:
-                    # the head may be asking, or have sent the start already
-                    orders = list(after_signal(error.number))
-                    self._wire.send("ending", cause=Cause.INTERRUPTED, orders=orders, number=error.number, rank=None)
-                    return 128 + error.number
-                if message is None:
-                    return int(ExitCode.JOB_FAILED)
-                kind = message.get("kind")
-                if kind == "prepare":
-                    self._prepare(message)
-                elif kind == "reach":
-                    why = reach(str(message["address"]), int(message["port"]), self._token)
-                    self._wire.send("reached", why=why)
-                elif kind == "start":
-                    if self._meeting_point is not None:
-                        self._meeting_point.stop_answering()
-                    self._run(message, signals)
-                elif kind == "bye":
-                    return int(message.get("exit_code", 0))
+        if gathering is not None:
+            return self._obey(gathering)
+        with LauncherSignals() as signals:
+            return self._obey(signals)
+
+    def _obey(self, signals: LauncherSignals) -> int:
+        self._selector.register(self._wire.fd, lambda: None)
+        self._selector.register(signals.fd, lambda: None)
+        while True:
+            try:
+                message = self._next(signals)
+            except EndedByError as error:
+                # the head may be asking, or have sent the start already
+                orders = list(after_signal(error.number))
+                self._wire.send("ending", cause=Cause.INTERRUPTED, orders=orders, number=error.number, rank=None)
+                return 128 + error.number
+            if message is None:
+                return int(ExitCode.JOB_FAILED)
+            kind = message.get("kind")
+            if kind == "prepare":
+                self._prepare(message)
+            elif kind == "reach":
+                why = reach(str(message["address"]), int(message["port"]), self._token)
+                self._wire.send("reached", why=why)
+            elif kind == "start":
+                if self._meeting_point is not None:
+                    self._meeting_point.stop_answering()
+                self._run(message, signals)
+            elif kind == "bye":
+                return int(message.get("exit_code", 0))
 
     def _next(self, signals: LauncherSignals) -> dict[str, Any] | None:
         """None when the head is gone."""
         while not self._messages:
             if not self._wire.is_open:
                 return None
-            for key, _ in self._selector.select(1.0):
-                key.data()
+            for act in self._selector.select(1.0):
+                act()
             signals.raise_if_asked()
             self._wire.flush()
             self._messages += self._wire.receive()
@@ -216,7 +221,7 @@ class FollowingFellows:
         self.unread: list[dict[str, Any]] = []
         self.is_hurried = False
 
-    def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
+    def register(self, selector: Selector, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         fd = self._wire.fd
 
@@ -227,7 +232,7 @@ class FollowingFellows:
                 selector.unregister(fd)
                 supervisor.end_job(Cause.HOST_LOST, AT_ONCE)
 
-        selector.register(fd, selectors.EVENT_READ, read)
+        selector.register(fd, read)
         early, self.early = self.early, []
         for message in early:
             self._hear(message)
@@ -239,6 +244,8 @@ class FollowingFellows:
         self._wire.send("ended", end=content, tail=tail, num_oom_kills=kills)
 
     def could_not_start(self, rank: int, host: str, why: str) -> None:
+        from topout.launch.first_failure import RankEnd
+
         self.rank_ended(RankEnd(rank=rank, host=host, pid=0, ended_at_ns=0, exit_code=3, failure=why))
         self._wire.send(
             "ending", cause=Cause.RANK_FAILED, orders=[list(order) for order in AT_ONCE], number=None, rank=rank
@@ -349,8 +356,8 @@ def _place(hosts: Sequence[str], node_rank: int | None) -> int:
     """This host's place among the job's: as the scheduler counts, else by name."""
     if node_rank is not None:
         return node_rank
-    with contextlib.suppress(ValueError):
-        return [short_name(host) for host in hosts].index(short_name(socket.gethostname()))
+    with ignoring(ValueError):
+        return [short_name(host) for host in hosts].index(short_name(_socket.gethostname()))
     return 0
 
 
@@ -369,5 +376,6 @@ def _main() -> int:
     return run_rank(words, kept_fds)
 
 
-if __name__ == "__main__":
+def run_process() -> NoReturn:
+    """Of the process that `starters` has the scheduler start on each host."""
     sys.exit(_main())

@@ -7,11 +7,18 @@ interpreter would nearly double the time to the script's first line. Not where c
 the launcher: whoever allows forking has looked at every `finally` between here and there (`job.run_job`).
 """
 
+from __future__ import annotations
+
 import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+
+from topout.schema.light_signal import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class BecomeRank(BaseException):
@@ -40,8 +47,6 @@ def fork_rank(
 ) -> int:
     """The process number of the new rank; in the child it raises."""
     # here, since not every command starts ranks
-    import signal
-
     from topout.record.preemption import WARNINGS
 
     # so that the launcher does not take its own handlers, as the child has them at first, for the script's
@@ -62,11 +67,19 @@ def fork_rank(
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out_fd, 1)
         os.dup2(err_fd, 2)
-        os.environ.clear()
-        os.environ.update(environment)
+        _become(environment)
     except BaseException:
         os._exit(127)
     raise BecomeRank(words, kept_fds)
+
+
+def _become(environment: dict[str, str]) -> None:
+    """Most variables are the launcher's own, and to set each of them again takes a millisecond."""
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def run_rank(words: Sequence[str], kept_fds: frozenset[int]) -> int:

@@ -6,8 +6,8 @@ Whichever it is, the job sees members and one way to start them. Not for running
 from __future__ import annotations
 
 import os
-import socket
 
+from topout.host.light_socket import Socket
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation
 from topout.launch.member import Member
@@ -37,7 +37,7 @@ class Company:
         self.allocation = allocation
         self.head = head
         self._starters = starters
-        self._port_holder: socket.socket | None = None
+        self._port_holder: Socket | None = None
         self._pid = os.getpid()
 
     @property

@@ -13,14 +13,17 @@ TOPOUT_SCHEDULER names one plug-in to believe, also one from outside; `local` be
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from importlib import import_module
-from types import ModuleType
+import sys
 
 from topout.launch.allocation import Allocation, Task
 from topout.launch.variables import PLACE_VARIABLE, contradiction
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
 
 PACKAGE = "topout.launch.schedulers"
 SCHEDULER_VARIABLE = "TOPOUT_SCHEDULER"
@@ -147,7 +150,9 @@ def _manager(environ: Mapping[str, str]) -> ModuleType | None:
 def scheduler_plugin(name: str) -> ModuleType:
     """The plug-in of an allocation, topout's own or one from outside."""
     try:
-        return import_module(f"{PACKAGE}.{name}")
+        # as `importlib.import_module`, which loads `warnings` first
+        __import__(f"{PACKAGE}.{name}")
+        return sys.modules[f"{PACKAGE}.{name}"]
     except ModuleNotFoundError as error:
         if error.name != f"{PACKAGE}.{name}":
             raise

@@ -6,10 +6,10 @@ where it follows.
 
 from __future__ import annotations
 
-import selectors
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from topout.host.light_selector import Selector
 from topout.launch.first_failure import RankEnd
 from topout.launch.outcome import Cause, Orders
 
@@ -24,7 +24,7 @@ class Fellows(Protocol):
     def is_busy(self) -> bool:
         """Ranks elsewhere have not ended yet, and this launcher waits for them."""
 
-    def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None: ...
+    def register(self, selector: Selector, supervisor: Supervisor) -> None: ...
 
     def rank_ended(self, end: RankEnd) -> None: ...
 

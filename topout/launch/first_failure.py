@@ -6,12 +6,13 @@ Not for deciding when to stop a job; `supervise` does.
 
 from __future__ import annotations
 
-import re
-import signal
-from collections.abc import Iterable
-
 from topout.schema.errors import ExitCode
 from topout.schema.light_dataclass import dataclass
+from topout.schema.light_signal import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _SIGNAL_LEAD_NS = 1_000_000_000
 """A killed process frees its memory before its parent hears of it, so its peers may complain up to so much earlier."""
@@ -94,13 +95,17 @@ def is_peer_error(failure: str | None) -> bool:
     # the message starts at the last line that is not indented; frames above it may hold any word
     start = max((number for number, line in enumerate(lines) if line.startswith("Traceback ")), default=0)
     message = "\n".join(line for line in lines[start + 1 :] if not line.startswith((" ", "\t")))
-    # compiled when a rank has failed: a launcher that starts need not wait for it
+    # here and compiled here: a launcher that starts need not wait for it
+    import re
+
     return re.search(_PEER_ERRORS, message or failure, re.IGNORECASE) is not None
 
 
 def signal_name(number: int) -> str:
+    from signal import Signals
+
     try:
-        return signal.Signals(number).name
+        return Signals(number).name
     except ValueError:
         return f"signal {number}"
 

@@ -11,8 +11,7 @@ Horovod works where it was built with MPI and an MPI launcher started the ranks.
 so `record.jax_cluster` tells it `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` inside the rank.
 """
 
-import json
-
+from topout.schema.light_json import dumps
 from topout.schema.world import Rank, World
 
 _LONGEST_CHARACTERS = 100_000
@@ -37,7 +36,7 @@ def framework_defaults(rank: Rank) -> dict[str, str]:
 
 def _tensorflow(rank: Rank, world: World) -> str:
     workers = [_address(other, world) for other in sorted(world.ranks, key=lambda other: other.rank)]
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank.rank}})
+    return dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank.rank}})
 
 
 def _jax(rank: Rank, world: World) -> dict[str, str]:

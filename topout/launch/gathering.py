@@ -5,26 +5,28 @@ Whoever connects and says nothing, or does not know the token, is dropped withou
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import errno
-import selectors
-import socket
 import time
-from collections.abc import Callable
 
 from topout import __version__
+from topout.host.light_selector import Selector
+from topout.host.light_socket import Socket
 from topout.host.open_files import allow_open_files, most_open_files
-from topout.launch.first_failure import RankEnd
 from topout.launch.member import Member
 from topout.launch.plain_values import from_plain
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from topout.launch.first_failure import RankEnd
 
 _ACCEPT_AGAIN_S = 0.05
 
@@ -44,7 +46,7 @@ class Link:
 class Gathering:
     """Open until left; then nobody else is let in."""
 
-    def __init__(self, listener: socket.socket, token: str, local: Member | None) -> None:
+    def __init__(self, listener: Socket, token: str, local: Member | None) -> None:
         self._listener = listener
         self._token = token
         self._local = local
@@ -52,8 +54,8 @@ class Gathering:
         self._links: dict[int, Link] = {}
         self._not_taken: OSError | None = None
         """There was no descriptor left for the last one at the door."""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._selector = Selector()
+        self._selector.register(listener.fileno(), self._accept)
 
     def __enter__(self) -> Gathering:
         return self
@@ -84,12 +86,12 @@ class Gathering:
         `check` raises when those who start the others gave up; `missing` names who is not among the numbers given.
         """
         allow_open_files(num_wanted)
-        self._selector.register(signals.fd, selectors.EVENT_READ, lambda: None)
+        self._selector.register(signals.fd, lambda: None)
         progress_at = time.monotonic()
         while len(self._arrived()) < num_wanted:
             num_before = len(self._links)
-            for key, _ in self._selector.select(0.1):
-                key.data()
+            for act in self._selector.select(0.1):
+                act()
             before = time.monotonic()
             signals.raise_if_asked()
             now = time.monotonic()
@@ -114,7 +116,7 @@ class Gathering:
         if self._not_taken is not None:
             return TopoutError(
                 f"{how_many} could not be let in: {who}.",
-                why=f"{self._not_taken.strerror}: {socket.gethostname()}, where the first launcher "
+                why=f"{self._not_taken.strerror}: {_socket.gethostname()}, where the first launcher "
                 f"runs, lets a process have {most_open_files()} files open",
                 do="raise that host's hard limit (ulimit -Hn shows it), or start topout once, not once for every rank",
                 exit_code=ExitCode.ENVIRONMENT,
@@ -147,7 +149,7 @@ class Gathering:
         wire.challenge()
         fd = wire.fd
         self._pending[fd] = (wire, time.monotonic() + HANDSHAKE_S)
-        self._selector.register(fd, selectors.EVENT_READ, lambda: self._hear_newcomer(fd))
+        self._selector.register(fd, lambda: self._hear_newcomer(fd))
 
     def _hear_newcomer(self, fd: int) -> None:
         wire, _ = self._pending[fd]
@@ -168,7 +170,7 @@ class Gathering:
             # before its member is read, which another version may write otherwise
             name = message.get("member", {}).get("host", {}).get("name", wire.peer_address)
             raise TopoutError(
-                f"{name} runs another topout than {socket.gethostname()}.",
+                f"{name} runs another topout than {_socket.gethostname()}.",
                 why=f"it has version {wire.peer_version}, the first host has {__version__}",
                 do="install the same version in the environment of every host",
                 exit_code=ExitCode.ENVIRONMENT,
@@ -185,6 +187,6 @@ class Gathering:
 
     def _forget(self, fd: int) -> None:
         wire, _ = self._pending.pop(fd)
-        with contextlib.suppress(KeyError, ValueError):
+        with ignoring(KeyError, ValueError):
             self._selector.unregister(fd)
         wire.close()

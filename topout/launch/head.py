@@ -5,13 +5,10 @@ It decides for the whole job; each of the others only runs the ranks of its host
 
 from __future__ import annotations
 
-import contextlib
 import select
-import selectors
 import time
-from collections.abc import Callable, Sequence
 
-from topout.launch.first_failure import RankEnd
+from topout.host.light_selector import Selector
 from topout.launch.gathering import Link
 from topout.launch.meeting_point import MeetingPoint
 from topout.launch.member import Member
@@ -29,8 +26,10 @@ from topout.schema.world import World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from topout.launch.first_failure import RankEnd
     from topout.launch.stop_agreement import Order
     from topout.launch.stopping import Stopping
     from topout.launch.supervise import Supervisor
@@ -55,7 +54,7 @@ class Head:
         self.links = {link.member.number: link for link in links}
         self.local = local
         """The head's own rank, where a scheduler started it as one of the tasks."""
-        self._selector: selectors.BaseSelector = selectors.DefaultSelector()
+        self._selector = Selector()
         self._supervisor: Supervisor | None = None
         self.meeting_point: MeetingPoint | None = None
         self.show: Callable[[int, bytes], None] = lambda stream, data: None
@@ -139,13 +138,13 @@ class Head:
     def is_busy(self) -> bool:
         return any(not link.has_finished for link in self.links.values())
 
-    def register(self, selector: selectors.BaseSelector, supervisor: Supervisor) -> None:
+    def register(self, selector: Selector, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         for link in self.links.values():
             if link.has_finished:
                 continue
             if link.wire.is_open:
-                selector.register(link.wire.fd, selectors.EVENT_READ, self._reader(selector, link))
+                selector.register(link.wire.fd, self._reader(selector, link))
             else:
                 self._lose(link, "its connection broke while the job was started")
 
@@ -197,7 +196,7 @@ class Head:
     def ends(self) -> Sequence[RankEnd]:
         return [end for link in self.links.values() for end in link.ends.values()]
 
-    def _reader(self, selector: selectors.BaseSelector, link: Link) -> Callable[[], None]:
+    def _reader(self, selector: Selector, link: Link) -> Callable[[], None]:
         fd = link.wire.fd
 
         def read() -> None:
@@ -216,6 +215,8 @@ class Head:
         assert self._supervisor is not None
         kind, host = message.get("kind"), link.member.host.name
         if kind == "ended":
+            from topout.launch.first_failure import RankEnd
+
             end = from_plain(RankEnd, message["end"])
             link.ends[end.rank] = end
             self.tails[end.rank] = str(message.get("tail", ""))
@@ -257,6 +258,8 @@ class Head:
         """A host that is gone takes its ranks with it."""
         if link.has_finished:
             return
+        from topout.launch.first_failure import RankEnd
+
         host = link.member.host.name
         link.wire.close()
         self._finish(link)
@@ -334,20 +337,28 @@ class Head:
             return read
 
         deadline = time.monotonic() + _REPLY_S
-        with contextlib.ExitStack() as stack:
-            for number, link in asked.items():
-                if not link.wire.is_open:
-                    raise _lost_at_start(link, "its connection broke")
-                self._selector.register(link.wire.fd, selectors.EVENT_READ, reader(number, link))
-                stack.callback(self._selector.unregister, link.wire.fd)
+        _check_open(asked.values())
+        readers = {link.wire.fd: reader(number, link) for number, link in asked.items()}
+        for fd, read in readers.items():
+            self._selector.register(fd, read)
+        try:
             while len(replies) < len(asked):
-                for key, _ in self._selector.select(0.1):
-                    key.data()
+                for act in self._selector.select(0.1):
+                    act()
                 signals.raise_if_asked(may_pause=False)
                 if time.monotonic() > deadline and len(replies) < len(asked):
                     silent = next(link for number, link in asked.items() if number not in replies)
                     raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
+        finally:
+            for fd in readers:
+                self._selector.unregister(fd)
         return replies
+
+
+def _check_open(links: Iterable[Link]) -> None:
+    for link in links:
+        if not link.wire.is_open:
+            raise _lost_at_start(link, "its connection broke")
 
 
 def _lost_at_start(link: Link, why: str) -> TopoutError:

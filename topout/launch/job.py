@@ -6,7 +6,6 @@ Not for explaining how fast it was; that is read from the run folder afterwards.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from topout.launch.bounds import check_numbers
 from topout.launch.detect import check_world, detect_allocation
@@ -20,6 +19,8 @@ from topout.schema.spec import RunSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from topout.launch.allocation import Allocation
     from topout.launch.company import Company
 

@@ -5,11 +5,13 @@ Not what the job runs; `submit` writes that below the directives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 from topout.schema.errors import TopoutError
 from topout.schema.light_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from topout.host.nics import inner_addresses
 from topout.launch.allocation import Allocation, Task
@@ -11,6 +10,10 @@ from topout.launch.rendezvous import HEAD_VARIABLE, is_own, resolve, route_addre
 from topout.launch.variables import is_this_host
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LOOPBACK = "127.0.0.1"
 

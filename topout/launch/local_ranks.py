@@ -8,9 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import select
-import signal
-from collections.abc import Callable, Sequence
-from functools import partial
 
 from topout.host.open_files import allow_open_files
 from topout.launch.becoming import load_ahead
@@ -23,12 +20,16 @@ from topout.launch.signals import LauncherSignals
 from topout.record.preemption import PAGE_VARIABLE, StopPage
 from topout.record.status_page import PAGE_FD, StatusPage
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.light_signal import signal
 from topout.schema.run_folder import RunFolder, log_name
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
     from topout.launch.fellows import Fellows
     from topout.launch.observation import Observation
     from topout.launch.stopping import Stopping
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _FDS_PER_RANK = 9
 _QUIET_S = 0.2
 
-Show = Callable[[int, bytes], None]
+Show: TypeAlias = "Callable[[int, bytes], None]"
 """Gives rank 0's output to the person; the first argument is 1 for stdout, 2 for stderr."""
 
 
@@ -72,14 +73,19 @@ class LocalRanks:
         allow_open_files(_FDS_PER_RANK * len(ranks))
         self.stop_page = StopPage.create(len(ranks))
         self.pages: dict[int, StatusPage] = {}
-        environment = partial(
-            rank_environment,
-            world=world,
-            spec=spec,
-            run=folder.text if folder else None,
-            restart=restart,
-            scheduler=scheduler,
-        )
+
+        def environment(rank: Rank, status_fd: int) -> dict[str, str]:
+            return rank_environment(
+                rank,
+                status_fd=status_fd,
+                inherited=os.environ,
+                world=world,
+                spec=spec,
+                run=folder.text if folder else None,
+                restart=restart,
+                scheduler=scheduler,
+            )
+
         if forks and ranks:
             load_ahead()
         for slot, rank in enumerate(ranks):
@@ -99,7 +105,7 @@ class LocalRanks:
         ]
 
     def _start(
-        self, slot: int, rank: Rank, command: Sequence[str], environment: Callable[..., dict[str, str]]
+        self, slot: int, rank: Rank, command: Sequence[str], environment: Callable[[Rank, int], dict[str, str]]
     ) -> RankProcess:
         pages = {PAGE_VARIABLE: self.stop_page.variable(slot)}
         page_fds = []
@@ -110,7 +116,7 @@ class LocalRanks:
             pages[PAGE_FD] = str(page_fd)
 
         def variables(status_fd: int) -> dict[str, str]:
-            return environment(rank, status_fd=status_fd, inherited=os.environ) | pages
+            return environment(rank, status_fd) | pages
 
         try:
             fds = (*page_fds, self.stop_page.fd)
@@ -138,10 +144,13 @@ class LocalRanks:
         watch: Callable[[float], None],
         stopping: Stopping | None,
         fellows: Fellows | None = None,
+        begun: Callable[[], None] = lambda: None,
     ) -> Outcome:
+        """`begun` is called once, when the launcher's work no longer stands in the ranks' way."""
         self._await_first_sign(signals)
         gc.enable()
         self.scribe.start()
+        begun()
         from topout.launch.supervise import Supervisor
 
         def look(now: float) -> None:
@@ -221,7 +230,7 @@ class LocalRanks:
         return LogPipe(
             process.out_fd if fd == 1 else process.err_fd,
             path,
-            show=partial(show, fd) if number == 0 else None,
+            show=(lambda data: show(fd, data)) if number == 0 else None,
             on_failure=on_failure,
             scribe=self.scribe,
         )

@@ -3,13 +3,17 @@
 The pipe is emptied whatever happens to the file or the terminal: a full disk must not stop a rank inside `print`.
 """
 
-import contextlib
+from __future__ import annotations
+
 import os
-from collections.abc import Callable
-from functools import partial
-from os import PathLike
 
 from topout.launch.scribe import Scribe
+from topout.schema.ignoring import ignoring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from os import PathLike
 
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 14
@@ -53,7 +57,8 @@ class LogPipe:
         self._tail += data
         del self._tail[:-_TAIL_BYTES]
         if self._file_fd is not None:
-            self._scribe.do(partial(self._keep, self._file_fd, data), len(data))
+            file_fd = self._file_fd
+            self._scribe.do(lambda: self._keep(file_fd, data), len(data))
         if self._show is not None:
             self._show(data)
         return True
@@ -64,7 +69,7 @@ class LogPipe:
 
     def close(self) -> None:
         if self._file_fd is not None:
-            with contextlib.suppress(OSError):
+            with ignoring(OSError):
                 os.close(self._file_fd)
             self._file_fd = None
 

@@ -4,14 +4,19 @@ A port is bound but not listened on: nobody else gets it, and rank 0 may bind it
 other host connects and both ends prove the token; a firewall between compute nodes is found here, in seconds.
 """
 
-import contextlib
-import selectors
-import time
-from collections.abc import Callable
+from __future__ import annotations
 
+import time
+
+from topout.host.light_selector import Selector
 from topout.launch.ports import hold_port, reusable
 from topout.launch.rendezvous import connect_once
 from topout.launch.wire import NotOursError, Wire
+from topout.schema.ignoring import ignoring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ACCEPT_AGAIN_S = 0.05
 _REACH_S = 12.0
@@ -49,22 +54,22 @@ class MeetingPoint:
         self._listener.listen(1024)
         self._listener.setblocking(False)
         self._visitors: list[Wire] = []
-        self._selector: selectors.BaseSelector | None = None
+        self._selector: Selector | None = None
 
-    def register(self, selector: selectors.BaseSelector) -> None:
+    def register(self, selector: Selector) -> None:
         self._selector = selector
-        selector.register(self._listener, selectors.EVENT_READ, self._welcome)
+        selector.register(self._listener.fileno(), self._welcome)
 
     def stop_answering(self) -> None:
         for visitor in self._visitors:
             self._drop(visitor)
         if self._selector is not None:
-            self._selector.unregister(self._listener)
+            self._selector.unregister(self._listener.fileno())
             self._selector = None
         self._listener.close()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             self._listener.close()
         self._holder.close()
 
@@ -81,7 +86,7 @@ class MeetingPoint:
         visitor.challenge()
         self._visitors.append(visitor)
         if self._selector is not None:
-            self._selector.register(visitor.fd, selectors.EVENT_READ, self._reader(visitor))
+            self._selector.register(visitor.fd, self._reader(visitor))
 
     def _reader(self, visitor: Wire) -> Callable[[], None]:
         fd = visitor.fd
@@ -97,6 +102,6 @@ class MeetingPoint:
 
     def _drop(self, visitor: Wire) -> None:
         if self._selector is not None and visitor.fd >= 0:
-            with contextlib.suppress(KeyError, ValueError):
+            with ignoring(KeyError, ValueError):
                 self._selector.unregister(visitor.fd)
         visitor.close()

@@ -5,19 +5,20 @@ where rank 0 runs: of several brackets the last turns fastest, then the first, t
 the names; whoever connects does.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, product
+from __future__ import annotations
 
 from topout.schema.errors import ExitCode, TopoutError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 MOST_HOSTS = 65_536
 """As many as Slurm accepts in one range; a typing error must not fill the memory."""
 
-_PIECE = re.compile(r"[A-Za-z0-9._:%-]+|\[[^\[\]]*\]|[,\s]+")
-_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
-_COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
+_ALPHANUMERIC = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_OF_NAMES = _ALPHANUMERIC | frozenset("._:%-")
+# looked at character by character: to load and compile expressions takes longer than tasks need to find each other
 
 
 def expand_hosts(text: str, *, source: str) -> tuple[str, ...]:
@@ -39,18 +40,21 @@ def _items(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
     """(where it starts, literal, inside of a bracket, literal, inside of a bracket, …) of every item."""
     position, start, parts = 0, 0, [""]
     while position < len(text):
-        piece = _PIECE.match(text, position)
-        if piece is None:
-            raise _unreadable(text, source, position, _wrong_character(text[position]))
-        if piece[0][0] == "[":
-            parts += [piece[0][1:-1], ""]
-        elif piece[0][0] == "," or piece[0][0].isspace():
+        character = text[position]
+        if character in _OF_NAMES:
+            parts[-1] += character
+            position += 1
+        elif character == "," or character.isspace():
             if parts != [""]:
                 yield start, parts
-            parts, start = [""], piece.end()
+            position += 1
+            parts, start = [""], position
         else:
-            parts[-1] += piece[0]
-        position = piece.end()
+            inside, closing, _ = text[position + 1 :].partition("]")
+            if character != "[" or not closing or "[" in inside:
+                raise _unreadable(text, source, position, _wrong_character(character))
+            parts += [inside, ""]
+            position += len(inside) + 2
     if parts != [""]:
         yield start, parts
 
@@ -73,7 +77,9 @@ def _names(text: str, source: str, start: int, parts: Sequence[str]) -> Iterator
             raise _unreadable(text, source, position, f"it stands for more than {MOST_HOSTS} hosts")
         choices.append(numbers)
         position += len(parts[place]) + 2 + len(parts[place + 1])
-    # product turns its last argument fastest: the last bracket, and before it the first
+    from itertools import product
+
+    # it turns its last argument fastest: the last bracket, and before it the first
     for chosen in product(*reversed(choices[:-1]), *choices[-1:]):
         inside = [*reversed(chosen[:-1]), *chosen[-1:]]
         yield parts[0] + "".join(number + literal for number, literal in zip(inside, parts[2::2], strict=True))
@@ -82,10 +88,10 @@ def _names(text: str, source: str, start: int, parts: Sequence[str]) -> Iterator
 def _numbers(text: str, source: str, position: int, inside: str) -> list[str]:
     numbers: list[str] = []
     for part in inside.split(","):
-        match = _RANGE.fullmatch(part.strip())
-        if match is None:
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not _is_number(first, 18) or not _is_number(last, 18):
             raise _unreadable(text, source, position, f"{part!r} is neither a number nor a range such as 01-04")
-        first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
             raise _unreadable(text, source, position, f"the range {part} runs backwards")
         if int(last) - int(first) >= MOST_HOSTS:
@@ -94,6 +100,10 @@ def _numbers(text: str, source: str, position: int, inside: str) -> list[str]:
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
         position += len(part) + 1
     return numbers
+
+
+def _is_number(text: str, most_digits: int) -> bool:
+    return text.isdecimal() and len(text) <= most_digits
 
 
 def _unreadable(text: str, source: str, position: int, why: str) -> TopoutError:
@@ -110,27 +120,36 @@ def expand_counts(text: str, *, source: str) -> tuple[int, ...]:
     """`2(x3),1` is 2, 2, 2, 1: one count a host."""
     counts: list[int] = []
     for part in text.split(","):
-        match = _COUNT.fullmatch(part.strip())
-        if match is None or int(match[2] or 1) > MOST_HOSTS:
+        count, opening, times = part.strip().partition("(x")
+        times = times.removesuffix(")") if opening and times.endswith(")") else "" if opening else "1"
+        if not _is_number(count, 9) or not _is_number(times, 9) or int(times) > MOST_HOSTS:
             raise TopoutError(
                 f"{source} cannot be read: {text!r}.",
                 why=f"{part!r} is not a count such as 4 or 4(x2)",
                 do=f"correct {source}, or unset it",
                 exit_code=ExitCode.ENVIRONMENT,
             )
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [int(count)] * int(times)
     return tuple(counts)
 
 
 def compress_counts(counts: Iterable[int]) -> str:
     """2, 2, 2, 1 is `2(x3),1`."""
-    runs = [(count, len(list(run))) for count, run in groupby(counts)]
+    runs: list[tuple[int, int]] = []
+    for count in counts:
+        if runs and runs[-1][0] == count:
+            runs[-1] = count, runs[-1][1] + 1
+        else:
+            runs.append((count, 1))
     return ",".join(f"{count}(x{length})" if length > 1 else str(count) for count, length in runs)
 
 
 def read_host_file(path: str, *, source: str) -> dict[str, int]:
     """Name -> how often it stands in the file, in order: one line a slot. A second column is not read."""
-    return dict(Counter(line[0] for line in read_host_table(path, source=source)))
+    found: dict[str, int] = {}
+    for line in read_host_table(path, source=source):
+        found[line[0]] = found.get(line[0], 0) + 1
+    return found
 
 
 def read_host_table(path: str, *, source: str) -> list[list[str]]:
@@ -145,7 +164,7 @@ def read_host_table(path: str, *, source: str) -> list[list[str]]:
     if not lines:
         raise _bad_file(path, source, "it is empty")
     for words in lines:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:%-]*", words[0]):
+        if words[0][0] not in _ALPHANUMERIC or not _OF_NAMES.issuperset(words[0]):
             raise _bad_file(path, source, f"{words[0]!r} is no host name")
     return lines
 

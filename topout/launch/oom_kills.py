@@ -3,10 +3,14 @@
 Counts of the control group, else of the whole machine; compare one reading before the job with one after.
 """
 
-from os import PathLike
+from __future__ import annotations
 
 from topout.host.kernel_files import read_text
 from topout.host.topology import cgroup_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from os import PathLike
 
 
 def count_oom_kills() -> int | None:

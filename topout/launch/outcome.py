@@ -5,12 +5,16 @@ Only nouns and numbers; `supervise` acts on them.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
-
-from topout.launch.first_failure import RankEnd
 from topout.schema.light_dataclass import dataclass
+from topout.schema.light_enum import StrEnum
+from topout.schema.light_signal import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeAlias
+
+    from topout.launch.first_failure import RankEnd
 
 
 class Cause(StrEnum):
@@ -57,7 +61,7 @@ class Limits:
         )
 
 
-Orders = Sequence[tuple[float, int]]
+Orders: TypeAlias = "Sequence[tuple[float, int]]"
 """(seconds from now, signal) in order of time."""
 
 AFTER_A_FAILURE: Orders = ((0.0, signal.SIGTERM), (2.0, signal.SIGKILL))

@@ -12,27 +12,25 @@ checked here beyond the names of fields. Not for input from outside: a config fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-
-from topout.launch.first_failure import RankEnd
-from topout.launch.member import Member
 from topout.schema.light_dataclass import names_of
+from topout.schema.remembered import remembered
 from topout.schema.world import Core, Host, Nic, Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, TypeVar
 
     Noun = TypeVar("Noun")
 
-_INSIDE: dict[type, dict[str, type]] = {
-    Member: {"host": Host},
-    Host: {"cores": Core, "nics": Nic},
-    Rank: {"nic": Nic},
-    RankEnd: {"signals_sent": frozenset},
+_INSIDE: dict[str, dict[str, type]] = {
+    "Member": {"host": Host},
+    "Host": {"cores": Core, "nics": Nic},
+    "Rank": {"nic": Nic},
+    "RankEnd": {"signals_sent": frozenset},
 }
-"""Which fields hold nouns, or anything else that is more than a number, a text, a tuple or a dict of them."""
+"""Which fields hold nouns, or anything else that is more than a number, a text, a tuple or a dict of them. By name:
+how a rank ended is loaded when one has."""
 
 
 def to_plain(value: Any) -> Any:
@@ -78,7 +76,7 @@ def from_outline(content: dict[str, Any], host: Host, own_ranks: Sequence[Rank])
 
 def from_plain(noun: type[Noun], content: dict[str, Any]) -> Noun:
     """Every list becomes a tuple, as all of these have them."""
-    inside = _INSIDE.get(noun, {})
+    inside = _INSIDE.get(noun.__name__, {})
     return noun(**{name: _read(inside.get(name), content[name]) for name in names_of(noun) if name in content})
 
 
@@ -90,7 +88,7 @@ def _read(noun: type | None, value: Any) -> Any:
     return from_plain(noun, value) if noun is not None and isinstance(value, dict) else value
 
 
-@cache
+@remembered
 def _core(*values: int) -> Core:
     """Hosts of a job are alike, and tasks of a host see the same cores: each is made once."""
     return Core(**dict(zip(names_of(Core), values, strict=True)))

@@ -1,9 +1,11 @@
 """Ports that nobody else gets: held for rank 0 until it listens, or found free for every rank."""
 
-import socket
+import _socket
+
+from topout.host.light_socket import Socket
 
 
-def hold_port(address: str) -> socket.socket:
+def hold_port(address: str) -> Socket:
     """Keep the socket open until the job has ended."""
     holder = reusable(address)
     holder.bind((address, 0))
@@ -20,9 +22,9 @@ def free_ports(address: str, count: int) -> list[int]:
             holder.close()
 
 
-def reusable(address: str) -> socket.socket:
+def reusable(address: str) -> Socket:
     """Several sockets may bind the same port, as long as none listens there yet."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    found = Socket(family, _socket.SOCK_STREAM)
+    found.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     return found

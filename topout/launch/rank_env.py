@@ -6,15 +6,17 @@ libgomp narrows the whole process to one core, and forked loader workers inherit
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from os import PathLike
-
 from topout.host.nics import nic_variables
 from topout.launch.detect import scheduler_plugin
 from topout.launch.framework_env import framework_defaults, framework_variables
+from topout.schema.light_json import dumps
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
 
 FLIGHT_RECORDER_ROWS = 20_000
 
@@ -49,7 +51,7 @@ def rank_environment(
     environment.pop("TOPOUT_RUN", None)
     environment.pop("TOPOUT_PACKS", None)
     if spec.packs:
-        environment["TOPOUT_PACKS"] = json.dumps(spec.packs)
+        environment["TOPOUT_PACKS"] = dumps(spec.packs)
     environment.pop("TOPOUT_DDP", None)
     if spec.ddp:
         environment["TOPOUT_DDP"] = "1"
@@ -101,7 +103,7 @@ def _defaults(rank: Rank, world: World) -> dict[str, str]:
 
 
 def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:
-    return json.dumps({
+    return dumps({
         "record": spec.record and has_folder,
         "steps": spec.steps,
         "data_share": spec.data_share,

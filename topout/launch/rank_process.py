@@ -3,20 +3,22 @@
 Not a way to run helper programs: what is started here dies with the launcher, even when the launcher is killed.
 """
 
-import contextlib
-import ctypes
-import os
-import signal
-import sys
-import time
-from collections.abc import Callable, Sequence
+from __future__ import annotations
 
+import os
+import time
+
+from topout.host.c_library import c_function
 from topout.host.memory_policy import bind_memory
 from topout.launch.becoming import BecomeRank, fork_rank
+from topout.schema.ignoring import ignoring
+from topout.schema.light_signal import signal
 from topout.schema.world import Rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from topout.record.process_tree import Writing
 
 _PR_SET_PDEATHSIG = 1
@@ -92,7 +94,7 @@ class RankProcess:
         if number == signal.SIGKILL:
             self._send_to_all(number)
         else:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            with ignoring(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
     def pass_on(self, number: int) -> None:
@@ -101,7 +103,7 @@ class RankProcess:
             self._send_to_all(number)
 
     def _send_to_all(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with ignoring(ProcessLookupError, PermissionError):
             try:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
@@ -122,7 +124,7 @@ class RankProcess:
         for number in sorted(self._warnings):
             if catches(self.pid, number):
                 self._warnings.discard(number)
-                with contextlib.suppress(ProcessLookupError, PermissionError):
+                with ignoring(ProcessLookupError, PermissionError):
                     os.kill(self.pid, number)
 
     def reap(self) -> bool:
@@ -132,7 +134,7 @@ class RankProcess:
         # look without reaping: as long as the rank is a zombie, nobody else can get its process group's number
         if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with ignoring(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.ended_at_ns = time.monotonic_ns()
@@ -163,7 +165,7 @@ class RankProcess:
     def close(self) -> None:
         for fd in (self.status_fd, self.out_fd, self.err_fd, self.pidfd):
             if fd is not None:
-                with contextlib.suppress(OSError):
+                with ignoring(OSError):
                     os.close(fd)
 
 
@@ -216,18 +218,18 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def _prepare_child(rank: Rank) -> Callable[[], None]:
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    control = c_function("prctl")
     launcher = os.getpid()
 
     def prepare() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if control is not None:
+            control(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != launcher:
                 # it has died before that
                 os.kill(os.getpid(), signal.SIGKILL)
         if rank.cores:
             # before Python starts, so that every thread and loader worker is born bound
-            with contextlib.suppress(OSError):
+            with ignoring(OSError):
                 os.sched_setaffinity(0, rank.cores)
         bind_memory(rank.numa)
 

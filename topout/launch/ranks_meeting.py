@@ -6,11 +6,12 @@ variable has to be exported and no port agreed beforehand. Not under `topout run
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import threading
 import time
 
+from topout.host.light_socket import Socket
 from topout.host.open_files import allow_open_files
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import check_world, detect_allocation
@@ -34,7 +35,7 @@ class RanksMeeting:
     local_world_size: int | None
     address: str
     port: int
-    listener: socket.socket | None
+    listener: _socket.socket | None
 
 
 def meet_as_task(timeout_s: float = START_TIMEOUT_S) -> RanksMeeting | None:
@@ -74,13 +75,13 @@ def _lead(allocation: Allocation, task: Task, address: str, ports: list[int], to
     return _meeting(task, address, port, store)
 
 
-def _tell(door: socket.socket, token: str, address: str, port: int, num_others: int) -> None:
+def _tell(door: Socket, token: str, address: str, port: int, num_others: int) -> None:
     """Until every other task has read it; whoever says nothing holds up nobody."""
     told = threading.Semaphore(0)
     is_done = threading.Event()
     allow_open_files(num_others)
 
-    def answer(connection: socket.socket) -> None:
+    def answer(connection: _socket.socket) -> None:
         wire = Wire(connection)
         try:
             wire.prove_as_head(token)
@@ -118,11 +119,11 @@ def _tell(door: socket.socket, token: str, address: str, port: int, num_others: 
         told.acquire()
     is_done.set()
     # accept() in another thread is woken by a shutdown, not by a close
-    door.shutdown(socket.SHUT_RDWR)
+    door.shutdown(_socket.SHUT_RDWR)
     door.close()
 
 
-def _meeting(task: Task, address: str, port: int, listener: socket.socket | None) -> RanksMeeting:
+def _meeting(task: Task, address: str, port: int, listener: _socket.socket | None) -> RanksMeeting:
     return RanksMeeting(
         rank=task.rank,
         world_size=task.world_size,

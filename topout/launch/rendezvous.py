@@ -9,21 +9,25 @@ few ports and the same token. Not where the ranks meet: their port is chosen and
 
 from __future__ import annotations
 
-import contextlib
+import _socket
 import os
-import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
 
+from topout.host.light_socket import Socket
 from topout.host.nics import choose_interface, own_addresses, read_nics
 from topout.launch.token_proof import hmac_sha256, new_nonce
 from topout.launch.variables import config_home, is_this_host
 from topout.launch.wire import NotOursError, Wire
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import replace
 from topout.schema.spec import RunSpec
 from topout.schema.world import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 TOKEN_VARIABLE = "TOPOUT_TOKEN"
 HEAD_VARIABLE = "TOPOUT_HEAD"
@@ -61,16 +65,16 @@ def _user_key(environ: Mapping[str, str]) -> bytes:
         raise _no_key("~/.config/topout/key", "this user has no home folder")
     path = f"{home}/topout/key"
     try:
-        with contextlib.suppress(FileNotFoundError):
+        with ignoring(FileNotFoundError):
             return _checked_key(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        own = f"{os.path.dirname(path)}/.key.{socket.gethostname()}.{os.getpid()}"
+        own = f"{os.path.dirname(path)}/.key.{_socket.gethostname()}.{os.getpid()}"
         fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(fd, os.urandom(32))
             os.fsync(fd)
             # of all hosts that come here at once, one makes the key
-            with contextlib.suppress(FileExistsError):
+            with ignoring(FileExistsError):
                 os.link(own, path)
         finally:
             os.close(fd)
@@ -104,11 +108,11 @@ def job_ports(job_id: str) -> list[int]:
     return [_FIRST_PORT + (start + number * _STRIDE) % _NUM_PORTS for number in range(_CANDIDATES)]
 
 
-def listen(address: str, ports: Sequence[int] = (0,)) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+def listen(address: str, ports: Sequence[int] = (0,)) -> Socket:
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
     for port in ports:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = Socket(family, _socket.SOCK_STREAM)
+        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address, port))
             listener.listen(1024)
@@ -128,7 +132,7 @@ def listen(address: str, ports: Sequence[int] = (0,)) -> socket.socket:
 
 def is_own(address: str) -> bool:
     """Whether the address belongs to this host: only then can it be bound."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
+    with Socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET) as trial:
         try:
             trial.bind((address, 0))
         except OSError:
@@ -142,12 +146,12 @@ def resolve(name: str, patience_s: float = _UNKNOWN_NAME_S) -> list[str]:
     while True:
         try:
             # in bytes: for a text Python loads its tables of letters beyond ASCII, which takes longer than to connect
-            found = {str(entry[4][0]) for entry in socket.getaddrinfo(name.encode(), None, type=socket.SOCK_STREAM)}
+            found = {str(entry[4][0]) for entry in _socket.getaddrinfo(name.encode(), None, type=_socket.SOCK_STREAM)}
             return sorted(found, key=lambda address: (":" in address, address))
         except OSError as error:
             if time.monotonic() >= give_up_at:
                 raise TopoutError(
-                    f"The host name {name} does not resolve on {socket.gethostname()}.",
+                    f"The host name {name} does not resolve on {_socket.gethostname()}.",
                     why=f"{error.strerror or error}; the scheduler names this host as the job's first",
                     do=f"export {HEAD_VARIABLE}=ADDRESS of that host, or add it to /etc/hosts or the name service",
                     exit_code=ExitCode.ENVIRONMENT,
@@ -194,7 +198,7 @@ def connect(
         retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     raise TopoutError(
-        f"{socket.gethostname()} cannot reach the head of its job at {where}.",
+        f"{_socket.gethostname()} cannot reach the head of its job at {where}.",
         why=f"tried ports {', '.join(map(str, ports))} for {timeout_s:g} s; the last answer was: {last}",
         do=f"see whether the first host started; if it is slow, {to_wait}; "
         f"if it has another address for jobs, export {HEAD_VARIABLE}=ADDRESS",
@@ -204,7 +208,7 @@ def connect(
 
 def connect_once(address: str, port: int, token: str) -> Wire:
     """At an address in digits, as `resolve` gives it."""
-    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    connection = Socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET)
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect((address, port))

@@ -6,8 +6,6 @@ stands for a whole host brings as many as were asked for. Not for placing ranks 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from topout.host.binding import bind, check_gpus, ranks_per_host
 from topout.host.topology import join_hosts
 from topout.launch.allocation import Allocation
@@ -16,6 +14,10 @@ from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import dataclass, replace
 from topout.schema.spec import RunSpec
 from topout.schema.world import Host, Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MOST_RANKS_PER_CORE = 16
 

@@ -9,16 +9,12 @@ Not for finding out who takes part: a `Company` arrives complete. Launchers that
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
 
 from topout.launch import oom_kills
 from topout.launch.bounds import check_min_nodes
 from topout.launch.company import Company
 from topout.launch.detect import check_world
-from topout.launch.first_failure import describe, first_failure, signal_name
 from topout.launch.job_result import JobResult
 from topout.launch.local_ranks import LocalRanks
 from topout.launch.outcome import MAY_BE_RESTARTED, TRAIN_ALONE, Cause, Limits, Outcome
@@ -30,12 +26,15 @@ from topout.launch.target import rank_command, rank_words
 from topout.launch.terminal import Terminal
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.light_dataclass import replace
+from topout.schema.light_signal import signal
 from topout.schema.run_folder import RunFolder, create_run_folder
 from topout.schema.spec import RunSpec
 from topout.schema.world import World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from topout.launch.watching import Watching
 
 
@@ -134,14 +133,14 @@ class _Round:
         stopping = self._stopping(local)
         try:
             record.started(local.pids)
-            self._terminal.scribe.start()
             outcome = local.supervise(
                 signals,
                 say=self._terminal.say,
-                tick=partial(record.tick, local.scribe),
+                tick=lambda: record.tick(local.scribe),
                 watch=self._late_watch(local, folder, record),
                 stopping=stopping,
                 fellows=head,
+                begun=self._terminal.scribe.start,
             )
             record.look_around(self._spec)
             is_stopped = local.stop_page.has_told or (head is not None and head.has_told)
@@ -248,6 +247,9 @@ class _Round:
         self, outcome: Outcome, world: World, folder: RunFolder | None, tails: dict[int, str]
     ) -> tuple[str, int, str | None]:
         """(status, exit code, what to print last)."""
+        # ranks that start need not wait for it
+        from topout.launch.first_failure import describe, first_failure, signal_name
+
         if outcome.cause is Cause.INTERRUPTED:
             number = outcome.signal or signal.SIGINT
             return "interrupted", 128 + number, f"topout: interrupted by {signal_name(number)}; all ranks ended."

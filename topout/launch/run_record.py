@@ -5,24 +5,23 @@ A folder that cannot be written any more never stops the job: one warning, and t
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from topout import __version__
-from topout.launch.first_failure import RankEnd
 from topout.schema.launcher_process import describe_launcher
 from topout.schema.light_dataclass import names_of
+from topout.schema.light_json import dumps_indented
 from topout.schema.run_folder import RUN_JSON, RUN_VERSION, RunFolder, write_whole
 from topout.schema.spec import RunSpec
 from topout.schema.world import Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from topout.launch.first_failure import RankEnd
     from topout.launch.scribe import Scribe
 
 MARK_VARIABLE = "TOPOUT_MARK"
@@ -69,8 +68,11 @@ class RunRecord:
         self._notes = _Notes(host.name for host in world.hosts)
 
     def write(self) -> None:
-        """Raises OSError: whoever starts the run may still choose another folder."""
-        self._put(self._text())
+        """Raises OSError: whoever starts the run may still choose another folder.
+
+        Ranks do not wait for the disk: when they have started it is written again.
+        """
+        self._put(self._text(), is_synced=False)
 
     def move_to(self, folder: RunFolder | None, warn: Callable[[str], None]) -> None:
         """Settles where to write from now on, and who hears when that fails."""
@@ -91,7 +93,7 @@ class RunRecord:
     def tick(self, scribe: Scribe) -> None:
         if self._is_dirty and time.monotonic() - self._written_at >= _SECONDS_BETWEEN_WRITES:
             text = self._text()
-            scribe.do(partial(self._put_or_warn, text), len(text))
+            scribe.do(lambda: self._put_or_warn(text), len(text))
 
     def look_around(self, spec: RunSpec) -> None:
         """What takes a while to find out, and need not be known before the ranks run; found out once."""
@@ -126,11 +128,11 @@ class RunRecord:
         self._is_dirty = False
         self._written_at = time.monotonic()
         self.content["notes"] = self._notes.in_words()
-        return json.dumps(self.content, indent=1) + "\n"
+        return dumps_indented(self.content) + "\n"
 
-    def _put(self, text: str) -> None:
+    def _put(self, text: str, *, is_synced: bool = True) -> None:
         if self._folder is not None:
-            write_whole(self._folder.inside(RUN_JSON), text)
+            write_whole(self._folder.inside(RUN_JSON), text, is_synced=is_synced)
 
     def _put_or_warn(self, text: str) -> None:
         try:

@@ -7,11 +7,10 @@ before `start` and after `finish`, and whoever asks then writes at once: ranks a
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
     from threading import Condition, Thread
 
 _MOST_BYTES = 64 << 20
@@ -23,7 +22,8 @@ class Scribe:
     """Jobs must not raise."""
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Callable[[], None], int]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], int]]
+        """From the first start on."""
         self._num_bytes = 0
         """Of those that wait, and of the one that is written."""
         self._thread: Thread | None = None
@@ -33,8 +33,11 @@ class Scribe:
     def start(self) -> None:
         # late: a launcher that starts ranks need not wait for it
         import threading
+        from collections import deque
 
         self._changed = threading.Condition()
+        if not hasattr(self, "_waiting"):
+            self._waiting = deque()
         self._is_ending = False
         self._thread = threading.Thread(target=self._write_all, name="topout-scribe", daemon=True)
         self._thread.start()

@@ -5,15 +5,15 @@ Not usable outside the main thread, where Python delivers signals; there it stay
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import threading
-from collections.abc import Sequence
-from types import FrameType, TracebackType
+
+from topout.schema.ignoring import ignoring
+from topout.schema.light_signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType, TracebackType
     from typing import Any
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
@@ -40,16 +40,19 @@ class LauncherSignals:
             os.set_blocking(fd, False)
 
     def __enter__(self) -> LauncherSignals:
-        if threading.current_thread() is threading.main_thread():
+        try:
             self._previous_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
-            for number in _WATCHED:
-                # under nohup the terminal's hang-up is ignored on purpose
-                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue
-                self._previous[number] = signal.signal(number, self._note)
-            if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-                # inherited: the kernel would reap ranks, and nobody could tell how they ended
-                self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        except ValueError:
+            # not the main thread
+            return self
+        for number in _WATCHED:
+            # under nohup the terminal's hang-up is ignored on purpose
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            self._previous[number] = signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            # inherited: the kernel would reap ranks, and nobody could tell how they ended
+            self._previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(
@@ -64,7 +67,7 @@ class LauncherSignals:
 
     def taken(self) -> list[int]:
         """Signals that arrived since the last call."""
-        with contextlib.suppress(BlockingIOError):
+        with ignoring(BlockingIOError):
             os.read(self.fd, 4096)
         arrived, self._arrived = self._arrived, []
         return arrived

@@ -5,14 +5,9 @@ Not inside a container, which has none of those commands: there the scheduler st
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 from topout.host.open_files import allow_open_files
 from topout.launch.allocation import Allocation
@@ -28,13 +23,15 @@ from topout.launch.rendezvous import (
     route_address,
 )  # fmt: skip
 from topout.launch.signals import LauncherSignals
+from topout.launch.started_command import StartedCommand
 from topout.launch.variables import remove_private_files
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any
+    from collections.abc import Callable
+    from typing import Any
 
     from topout.launch.company import Company
 
@@ -91,23 +88,14 @@ class Starters:
 
     def __init__(self, allocation: Allocation, num_hosts: int, variables: dict[str, str]) -> None:
         self._plugin: Any = scheduler_plugin(allocation.scheduler)
-        command = [sys.executable, "-P", "-m", "topout.launch.agent"]
+        # not `-m`, which loads 5 ms of what finds modules
+        command = [sys.executable, "-P", "-c", "from topout.launch.agent import run_process; run_process()"]
         environment = {**self._plugin.start_environment(os.environ), **variables}
-        self._processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._commands: list[StartedCommand] = []
         allow_open_files(2 * num_hosts)
         for words in self._plugin.start_commands(allocation, command, num_hosts=num_hosts, variables=variables):
             try:
-                # in memory: it says little, and `tempfile` takes 5 ms to load
-                output = os.fdopen(os.memfd_create("starter"), "w+b")
-                # a session of its own: Ctrl-C is for this launcher to pass on
-                process = subprocess.Popen(
-                    words,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+                self._commands.append(StartedCommand(words, environment))
             except OSError as error:
                 self.close()
                 raise TopoutError(
@@ -117,16 +105,14 @@ class Starters:
                     "srun or mpirun, once for every rank",
                     exit_code=ExitCode.ENVIRONMENT,
                 ) from error
-            self._processes.append((process, output))
 
     def check(self) -> None:
-        for process, output in self._processes:
-            if process.poll() is not None:
-                output.seek(0)
-                words = output.read()[-2000:].decode(errors="replace").strip()
+        for command in self._commands:
+            code = command.poll()
+            if code is not None:
+                words = command.said()[-2000:].decode(errors="replace").strip()
                 raise TopoutError(
-                    f"{self._plugin.TITLE} did not start topout on all hosts: its command ended with "
-                    f"{process.returncode}.",
+                    f"{self._plugin.TITLE} did not start topout on all hosts: its command ended with {code}.",
                     why=words or "it said nothing",
                     do="run the same by hand with `hostname`, to see whether the hosts answer",
                     exit_code=ExitCode.ENVIRONMENT,
@@ -135,27 +121,8 @@ class Starters:
     def close(self) -> None:
         """They end when their launchers do; who does not is ended."""
         deadline = time.monotonic() + _LEAVE_S
-        for process, output in self._processes:
-            _await_end(process, max(0.0, deadline - time.monotonic()))
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            output.close()
+        for command in self._commands:
+            command.await_end(max(0.0, deadline - time.monotonic()))
+            command.kill()
+            command.close()
         remove_private_files()
-
-
-def _await_end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """As `process.wait` with a limit, which looks only every 50 ms."""
-    with contextlib.suppress(subprocess.TimeoutExpired, AttributeError, OSError):
-        pidfd = os.pidfd_open(process.pid)
-        try:
-            # not `select.select`, which knows no descriptor beyond 1,023
-            poll = select.poll()
-            poll.register(pidfd, select.POLLIN)
-            poll.poll(seconds * 1000)
-        finally:
-            os.close(pidfd)
-        seconds = 0.0
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)

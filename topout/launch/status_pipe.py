@@ -5,9 +5,10 @@ Not for data; a line that is not understood is dropped, since a rank's recorder 
 
 from __future__ import annotations
 
-import json
 import os
 import time
+
+from topout.schema.light_json import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class StatusPipe:
 def parse_message(line: bytes) -> dict[str, Any] | None:
     """None for what is not a JSON object."""
     try:
-        message = json.loads(line)
+        message = loads(line)
     except (ValueError, RecursionError):
         # the latter: brackets within brackets, thousands deep
         return None

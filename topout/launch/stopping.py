@@ -6,14 +6,14 @@ a script that never asks `topout.should_stop()` trains on.
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Collection
 
 from topout.record.preemption import StopPage
+from topout.schema.light_signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from topout.launch.stop_agreement import Order, StopAgreement
@@ -52,7 +52,9 @@ class Stopping:
             from topout.launch.stop_agreement import StopAgreement
 
             self._agreement = StopAgreement(hosts=frozenset(self._hosts))
-            self._say(f"topout: {signal.Signals(number).name}: scripts that ask topout.should_stop() stop now")
+            from signal import Signals
+
+            self._say(f"topout: {Signals(number).name}: scripts that ask topout.should_stop() stop now")
         self._give(self._agreement.ask(time.monotonic()))
 
     def hear(self, host: int, message: dict[str, Any]) -> None:

@@ -7,11 +7,10 @@ One thread, one `select` over everything that can happen. It decides when a job 
 from __future__ import annotations
 
 import os
-import selectors
-import signal
 import time
 from collections.abc import Callable, Sequence
 
+from topout.host.light_selector import Selector
 from topout.launch.first_failure import RankEnd
 from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import AFTER_A_FAILURE, AT_ONCE, Cause, Limits, Orders, Outcome, after_signal
@@ -21,6 +20,7 @@ from topout.launch.status_pipe import StatusPipe, Told
 from topout.launch.stopped import StoppedRanks
 from topout.launch.stopping import WARNINGS, Stopping
 from topout.schema.light_dataclass import replace
+from topout.schema.light_signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Supervisor:
         self._is_paused = False
         self._orders: list[tuple[float, int]] = []
         self._paused_at = 0.0
-        self._selector = selectors.DefaultSelector()
+        self._selector = Selector()
         self._statuses = {rank: StatusPipe(process.status_fd) for rank, process in self._processes.items()}
 
     def run(self) -> Outcome:
@@ -153,15 +153,15 @@ class Supervisor:
             process.warn(number)
 
     def _register(self) -> None:
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, lambda: None)
+        self._selector.register(self._signals.fd, lambda: None)
         for log in self._logs:
-            self._selector.register(log.fd, selectors.EVENT_READ, self._log_reader(log))
+            self._selector.register(log.fd, self._log_reader(log))
         if self._fellows is not None:
             self._fellows.register(self._selector, self)
         for rank, process in self._processes.items():
-            self._selector.register(process.status_fd, selectors.EVENT_READ, self._status_reader(rank))
+            self._selector.register(process.status_fd, self._status_reader(rank))
             if process.pidfd is not None:
-                self._selector.register(process.pidfd, selectors.EVENT_READ, self._end_watcher(rank, process.pidfd))
+                self._selector.register(process.pidfd, self._end_watcher(rank, process.pidfd))
 
     def _log_reader(self, log: LogPipe) -> Callable[[], None]:
         def read() -> None:
@@ -195,8 +195,8 @@ class Supervisor:
         overslept_s = time.monotonic() - began - seconds
         if overslept_s > _OVERSLEPT_S and not self._is_paused:
             self._put_off(overslept_s)
-        for key, _ in ready:
-            key.data()
+        for act in ready:
+            act()
         for rank, process in self._processes.items():
             # without pidfds (old kernels) ends are looked for a few times a second
             if process.pidfd is None and process.is_alive and process.reap():
@@ -364,7 +364,7 @@ class Supervisor:
         open_logs = {log.fd for log in self._logs}
         late: list[int] = []
         while time.monotonic() < end_at:
-            open_logs &= set(self._selector.get_map())
+            open_logs = {fd for fd in open_logs if fd in self._selector}
             if not open_logs:
                 break
             self._wait(max(0.0, end_at - time.monotonic()))

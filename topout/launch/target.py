@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import PathFinder
 
 import topout
 from topout.schema.errors import ExitCode, TopoutError
@@ -119,6 +118,8 @@ def _nearest(script: Path) -> str:
 
 
 def _check_module(name: str) -> None:
+    from importlib.machinery import PathFinder
+
     top = name.partition(".")[0]
     try:
         found = PathFinder.find_spec(top, [os.getcwd(), *sys.path])

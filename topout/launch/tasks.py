@@ -6,7 +6,6 @@ Not for launchers that topout starts itself; see `starters`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation, Task
@@ -20,6 +19,8 @@ from topout.schema.spec import RunSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from topout.launch.company import Company
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from functools import partial
 
 from topout.launch.log_pipe import write_all
 from topout.launch.scribe import Scribe
+from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import dataclass, field
 
 
@@ -25,15 +24,15 @@ class Terminal:
 
     def say(self, text: str) -> None:
         data = (text.rstrip("\n") + "\n").encode(errors="replace")
-        self.scribe.do(partial(self._say, data), len(data))
+        self.scribe.do(lambda: self._say(data), len(data))
 
     def show(self, stream: int, data: bytes) -> None:
         """Output of rank 0; a terminal that went away is let go."""
         if stream not in self._gone:
-            self.scribe.do(partial(self._show, stream, data), len(data))
+            self.scribe.do(lambda: self._show(stream, data), len(data))
 
     def _say(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             os.write(self.err_fd, data)
 
     def _show(self, stream: int, data: bytes) -> None:

@@ -3,13 +3,18 @@
 Not for knowing which variables: each file in `schedulers/` is a table of them.
 """
 
-import contextlib
+from __future__ import annotations
+
+import _socket
 import os
-import socket
-from collections.abc import Mapping, Sequence
 
 from topout.launch.allocation import Task
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.ignoring import ignoring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PLACE_VARIABLE = "TOPOUT_PLACE"
 """`1/4`: the second of four hosts; for starters that run one command a host and tell it nothing."""
@@ -80,7 +85,7 @@ def config_home(environ: Mapping[str, str]) -> str | None:
 
 def is_this_host(name: str) -> bool:
     """Whether a scheduler's name for a host means the one this runs on; domains are left out by some and not others."""
-    return short_name(name) == short_name(socket.gethostname())
+    return short_name(name) == short_name(_socket.gethostname())
 
 
 def short_name(host: str) -> str:
@@ -136,7 +141,7 @@ def _not_passed_on(place: str, why: str, *, do: str) -> TopoutError:
 
 def remove_private_files() -> None:
     while _private_files:
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             os.unlink(_private_files.pop())  # noqa: PTH108 (pathlib is slow to load)
 
 

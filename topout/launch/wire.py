@@ -6,16 +6,16 @@ they know the job's token without sending it (HMAC over the other's nonce); whoe
 
 from __future__ import annotations
 
-import contextlib
-import json
+import _socket
 import select
-import socket
-import threading
 import time
+from _thread import allocate_lock
 
 from topout import __version__
 from topout.launch.status_pipe import parse_message
 from topout.launch.token_proof import hmac_sha256, is_same_text, new_nonce
+from topout.schema.ignoring import ignoring
+from topout.schema.light_json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class NotOursError(Exception):
 class Wire:
     """One end of a connection. Never blocks once the handshake is over; what cannot be sent yet is kept."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: _socket.socket) -> None:
         self._socket = connection
         self.is_open = True
         self.peer_version = ""
@@ -43,13 +43,13 @@ class Wire:
         """Added to this host's monotonic clock gives the other's; known to the side that connected."""
         self._partial = bytearray()
         self._unsent = bytearray()
-        self._sending = threading.Lock()
+        self._sending = allocate_lock()
         """The sampler's thread has notes while the supervisor reports."""
         self._ready: list[dict[str, Any]] = []
         self._nonce = ""
         self._longest_bytes = _LONGEST_UNPROVED_BYTES
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with ignoring(OSError):
+            connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
 
     @property
     def fd(self) -> int:
@@ -61,7 +61,7 @@ class Wire:
 
     @property
     def peer_address(self) -> str:
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             return str(self._socket.getpeername()[0])
         return "unknown"
 
@@ -72,7 +72,7 @@ class Wire:
     def send(self, kind: str, shared: bytes = b"", **content: Any) -> None:
         """`shared`: more of the content, from `encoded`."""
         if self.is_open:
-            line = json.dumps({"kind": kind, **content}).encode()
+            line = dumps({"kind": kind, **content}).encode()
             with self._sending:
                 self._unsent += line[:-1] + b", " + shared + b"}" if shared else line
                 self._unsent += b"\n"
@@ -137,7 +137,7 @@ class Wire:
 
     def close(self) -> None:
         self.is_open = False
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             self._socket.close()
 
     # the head's side of the handshake never blocks: whoever connects and then says nothing must not hold it up
@@ -199,18 +199,18 @@ class Wire:
 
     def _settle(self) -> None:
         self._socket.setblocking(False)
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             # a host that loses power or its cable says nothing; the kernel gives up a connection on which what was sent
             # stays unacknowledged: a message, or where nobody has anything to say, the kernel's own question
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(_LOST_AFTER_S * 1000))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(_LOST_AFTER_S / 4))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, int(_LOST_AFTER_S / 4))
+            self._socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_USER_TIMEOUT, int(_LOST_AFTER_S * 1000))
+            self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_KEEPIDLE, int(_LOST_AFTER_S / 4))
+            self._socket.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_KEEPINTVL, int(_LOST_AFTER_S / 4))
 
 
 def encoded(**content: Any) -> bytes:
     """What many wires are to send, put into words once; at least one thing."""
-    return json.dumps(content).encode()[1:-1]
+    return dumps(content).encode()[1:-1]
 
 
 def _text(message: dict[str, Any], name: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from array import array
+
+from topout.schema.light_array import array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ Imports nothing by itself: a script that never imports torch runs without it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any, TypeAlias
 
-Callback = Callable[[ModuleType], None]
+Callback: TypeAlias = "Callable[[ModuleType], None]"
 
 
 class AfterImport:

@@ -9,12 +9,12 @@ without JAX never loads any of this.
 from __future__ import annotations
 
 import os
-from types import ModuleType
 
 from topout.record.imports import call_after_import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any
 
 _ADDRESS, _SIZE, _RANK = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"

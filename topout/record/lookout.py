@@ -8,14 +8,14 @@ look; the page then grows old, which says just that.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
+from _thread import _local, allocate_lock, get_ident, start_new_thread
 
 from topout.record.clock import now_ns
 from topout.record.status_page import StatusPage
 from topout.record.whereabouts import Place, place_of, stacks, thread_names
 from topout.schema.light_dataclass import replace
+from topout.schema.light_signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 INTERVAL_S = 1.0
+_FIRST_LOOK_S = 0.1
 _DESCRIBED_AFTER_NS = 3_000_000_000
 """A collective that lasts so long is looked up in the flight recorder, which takes up to half a second."""
 _USUAL_STEPS = 3.0
@@ -57,8 +58,12 @@ class Lookout:
     def __init__(self, recorder: Recorder, page: StatusPage) -> None:
         self._recorder = recorder
         self._page = page
-        self._stop = threading.Event()
-        self._looking = threading.Lock()
+        self._going_on = allocate_lock()
+        """Taken until the looking is to end."""
+        self._running = allocate_lock()
+        """Taken by the thread, which is none of `threading`'s: a script that does without need not wait for that."""
+        self._is_stopped = False
+        self._looking = allocate_lock()
         self._groups: dict[str, tuple[int, int, int]] = {}
         """By name: reached, completed, changed ns."""
         self._looked_up: dict[tuple[str, int, int], int] = {}
@@ -68,21 +73,25 @@ class Lookout:
         self._described: tuple[str, int] | None = None
         self._place = Place()
         self._place_since_ns = now_ns()
-        self._fork = threading.local()
-        self._thread = threading.Thread(target=self._run, name="topout-lookout", daemon=True)
+        self._fork = _local()
+        self._thread: int | None = None
 
     def start(self) -> None:
         # a fork happens between two looks, so that a child never inherits a lock that this thread held
         os.register_at_fork(
-            before=self._looking_ends, after_in_parent=self._looking_goes_on, after_in_child=self._looking_goes_on
+            before=self._looking_ends, after_in_parent=self._looking_goes_on, after_in_child=self._leave_child
         )
-        self._thread.start()
+        self._going_on.acquire()
+        self._running.acquire()
+        self._thread = start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """The script is over. Joined, because a thread that still runs torch's code at Python's end may abort it."""
-        self._stop.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_S)
+        if self._thread is not None and not self._is_stopped:
+            self._is_stopped = True
+            self._going_on.release()
+            if self._thread != get_ident():
+                self._running.acquire(timeout=_JOIN_S)
         self._page.put_place("ended", self._place.line, "", now_ns())
 
     def _looking_ends(self) -> None:
@@ -92,15 +101,25 @@ class Lookout:
         if self._fork.holds_lock:
             self._looking.release()
 
+    def _leave_child(self) -> None:
+        """Threads stay with the parent."""
+        self._thread = None
+        self._looking_goes_on()
+
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the script's
-        while not self._stop.is_set():
-            with self._looking:
-                for look in (self._look_at_place, self._look_at_groups, self._look_at_rows, self._answer):
-                    self._recorder.guard(look)
-                self._recorder.guard(self._recorder.flush_late)
-                self._page.beat(now_ns())
-            self._stop.wait(INTERVAL_S)
+        try:
+            # later than the script's first line, which it would only hold up
+            is_over = self._going_on.acquire(timeout=_FIRST_LOOK_S)
+            while not is_over:
+                with self._looking:
+                    for look in (self._look_at_place, self._look_at_groups, self._look_at_rows, self._answer):
+                        self._recorder.guard(look)
+                    self._recorder.guard(self._recorder.flush_late)
+                    self._page.beat(now_ns())
+                is_over = self._going_on.acquire(timeout=INTERVAL_S)
+        finally:
+            self._running.release()
 
     def _look_at_place(self) -> None:
         place = place_of(self._recorder.main_thread)
@@ -207,7 +226,7 @@ class Lookout:
         for call in self._pending():
             size = f", {call.num_bytes} bytes" if call.num_bytes is not None else ""
             lines.append(f"not over: {call.operation} #{call.sequence}{size}, group {call.group}, {call.age_s:.1f} s")
-        names, own = thread_names(), threading.get_ident()
+        names, own = {self._recorder.main_thread: "MainThread", **thread_names()}, get_ident()
         for thread, stack in stacks().items():
             if thread == own:
                 continue

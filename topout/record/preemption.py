@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import time
-from collections.abc import Callable
-from types import FrameType
+
+from topout.host.c_library import c_function
+from topout.schema.light_signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
     from typing import Protocol
 
     class Words(Protocol):
@@ -203,13 +205,10 @@ def _survive_warnings() -> None:
     Ignored behind Python's back, children included: whoever looks whether these signals are free, as Lightning does
     before it sets its own handlers, must find that they are.
     """
-    import ctypes
-
-    ignore = ctypes.CDLL(None).signal
-    ignore.argtypes, ignore.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    set_handler = c_function("signal")
     for number in WARNINGS:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            ignore(number, int(signal.SIG_IGN))
+        if set_handler is not None and signal.getsignal(number) == signal.SIG_DFL:
+            set_handler(number, int(signal.SIG_IGN))
 
 
 def _find() -> Callable[[], bool]:

@@ -13,18 +13,16 @@ import atexit
 import builtins
 import os
 import sys
-import threading
-from importlib.machinery import SourceFileLoader
-from types import ModuleType, TracebackType
+from _frozen_importlib_external import SourceFileLoader
 
-from topout.record import horovod_path, jax_cluster, keras_taps, preemption, set_batch, torch_taps, worker_cores
+from topout.record import horovod_path, jax_cluster, keras_taps, preemption, torch_taps, worker_cores
 from topout.record.recorder import Recorder, set_current
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
-from topout.record.turns import RehearsalOver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Any
 
     from topout.record.leaving import Leaving
@@ -89,7 +87,10 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
         if is_kept:
             recorder.fact(keeps_memory=True)
         recorder.files.install()
-        set_batch.install(recorder)
+        if settings.batch is not None:
+            from topout.record import set_batch
+
+            set_batch.install(recorder, settings.batch)
         torch_taps.install(recorder)
         keras_taps.install(recorder)
         set_current(recorder)
@@ -143,6 +144,8 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         else:
             _run_script(arguments)
     except SystemExit as exit_:
+        from topout.record.turns import RehearsalOver
+
         if isinstance(exit_, RehearsalOver) and status.is_of_this_process:
             from topout.record.quiet_loaders import silence_loaders
 
@@ -199,7 +202,7 @@ def _run_script(arguments: list[str]) -> None:
     sys.argv[:] = arguments
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
-    module = ModuleType("__main__")
+    module = type(sys)("__main__")
     module.__file__ = path
     module.__cached__ = None  # type: ignore[attr-defined]
     module.__annotations__ = {}
@@ -282,6 +285,9 @@ def _leave_process_group() -> None:
     if distributed is None or not distributed.is_available():
         return
     if distributed.is_initialized():
+        # torch has loaded it
+        import threading
+
         leaving = threading.Thread(target=distributed.destroy_process_group, daemon=True)
         leaving.start()
         leaving.join(EXIT_LIMIT_S / 2)

@@ -7,8 +7,7 @@ returns; whatever may fail is noted and switched off, never raised.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
+from _thread import get_ident
 
 from topout.record.clock import clock_pair, now_ns
 from topout.record.files import FileCounts
@@ -22,6 +21,7 @@ from topout.schema.run_folder import RunFolder, events_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from topout.record.lookout import GroupProgress
@@ -80,7 +80,7 @@ class Recorder:
         """How far this rank is in its process groups; set by the tap of collectives."""
         self.communicating: set[int] = set()
         """Threads inside a collective, or a wait for one, that has a row of its own: what it is made of needs none."""
-        self.main_thread = threading.get_ident()
+        self.main_thread = get_ident()
         self.step_start_ns = 0
         self._status = status
         self._facts: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Recorder:
 
     def span(self, code: int, start_ns: int, value: int = NOT_GIVEN, ref: int = NOT_GIVEN) -> None:
         """A row from `start_ns` until now, marked when it does not belong to the main thread."""
-        if threading.get_ident() != self.main_thread:
+        if get_ident() != self.main_thread:
             code += OFF_MAIN
         self.emit((code, start_ns, now_ns() - start_ns, value, ref))
 

@@ -63,10 +63,8 @@ class SetBatch:
         raise RehearsalOver(_USAGE)
 
 
-def install(recorder: Recorder) -> None:
-    if recorder.settings.batch is None:
-        return
-    recorder.set_batch = SetBatch(recorder.settings.batch, recorder)
-    recorder.fact(batch_asked=recorder.settings.batch)
+def install(recorder: Recorder, size: int) -> None:
+    recorder.set_batch = SetBatch(size, recorder)
+    recorder.fact(batch_asked=size)
     recorder.at_step_end.append(recorder.set_batch.check)
     recorder.at_finish.append(recorder.set_batch.look_back)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from topout.schema.light_dataclass import dataclass
+from topout.schema.light_json import loads
 
 RUN_VARIABLE = "TOPOUT_RUN"
 SETTINGS_VARIABLE = "TOPOUT_RECORD"
@@ -32,7 +32,7 @@ class Settings:
     @classmethod
     def from_environment(cls) -> Settings:
         run = os.environ.get(RUN_VARIABLE)
-        asked = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
+        asked = loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
         profile = asked.get("profile")
         return cls(
             run=run or None,

@@ -5,11 +5,11 @@ Not a transport for data: a few messages a run. A broken pipe is ignored; a rank
 
 from __future__ import annotations
 
-import json
 import os
 
 from topout.record.clock import now_ns
 from topout.record.held_file import HeldFile
+from topout.schema.light_json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class StatusLine:
         self.has_told_failure |= kind == "failure"
         if self._pipe is None or not self.is_of_this_process:
             return
-        line = json.dumps({"kind": kind, "at_ns": now_ns(), **content}) + "\n"
+        line = dumps({"kind": kind, "at_ns": now_ns(), **content}) + "\n"
         try:
             self._pipe.write(line.encode())
         except OSError:

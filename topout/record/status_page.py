@@ -23,18 +23,18 @@ a different one after reading, keeps what it read before:
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import struct
-import threading
-from collections.abc import Sequence
+from _thread import allocate_lock
 
 from topout.record.clock import now_ns
+from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from topout.record.page_snapshot import Call, Position, Snapshot
@@ -69,7 +69,7 @@ class StatusPage:
 
     def __init__(self, memory: mmap.mmap | None) -> None:
         self._attach(memory)
-        self._calling = threading.Lock()
+        self._calling = allocate_lock()
         self._kept: dict[int, tuple[Any, ...]] = {}
         self._of_parents: list[mmap.mmap | None] = []
         """With a mapping would go the descriptor that Python holds for it, whose number may be the script's by now."""
@@ -109,13 +109,13 @@ class StatusPage:
         """From here on nothing reaches the shared page: for a forked child, whose parent it describes."""
         self._of_parents.append(self._memory)
         self._attach(None)
-        self._calling = threading.Lock()
+        self._calling = allocate_lock()
 
     def close(self) -> None:
         memory = self._memory
         self._attach(None)
         if memory is not None:
-            with contextlib.suppress(BufferError):
+            with ignoring(BufferError):
                 memory.close()
 
     def _attach(self, memory: mmap.mmap | None) -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from functools import cache
-from types import FrameType
 
 from topout.schema.light_dataclass import dataclass
+from topout.schema.remembered import remembered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 _RECORD = os.path.dirname(os.path.realpath(__file__))
 _PACKAGE = os.path.dirname(_RECORD) + os.sep
@@ -82,10 +84,12 @@ def stacks() -> dict[int, list[Line]]:
 
 
 def thread_names() -> dict[int, str]:
-    return {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
+    """Empty where the script has not loaded `threading`, which takes the thread that loads it for the main one."""
+    enumerate_threads = getattr(sys.modules.get("threading"), "enumerate", tuple)
+    return {thread.ident: thread.name for thread in enumerate_threads() if thread.ident is not None}
 
 
-@cache
+@remembered
 def is_script(path: str) -> bool:
     """Code of the script and of what lies beside it: neither Python's library, nor installed, nor topout's own."""
     if path.startswith(("<", _LIBRARY)) or any(part in path for part in _INSTALLED):
@@ -93,7 +97,7 @@ def is_script(path: str) -> bool:
     return not path.startswith(_PACKAGE) or path.startswith(_RECIPES)
 
 
-@cache
+@remembered
 def shown(path: str) -> str:
     """A path as a person knows it: from the package on, from the current folder on, else its name."""
     for part in _INSTALLED:
@@ -108,7 +112,7 @@ def shown(path: str) -> str:
     return os.path.basename(path) if beside.startswith("..") else beside
 
 
-@cache
+@remembered
 def _phase(path: str, function: str) -> str:
     if path.startswith("<frozen importlib"):
         return "import"

@@ -8,16 +8,14 @@ set: a script that narrows itself without one means it.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
-from collections.abc import Iterator
-from types import ModuleType
 
 from topout.host.openmp_traps import traps_set
+from topout.schema.ignoring import ignoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
     from typing import Any
 
 LOADER_MODULES = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
@@ -43,38 +41,44 @@ def install() -> None:
 def keep_cores(loader_class: Any) -> None:
     if loader_class is None or not _granted:
         return
+    # a rank without torch does not wait for it
+    from functools import wraps
+
     original = loader_class.__iter__
 
-    @functools.wraps(original)
+    @wraps(original)
     def iterate(self: Any) -> Any:
         if not self.num_workers or not traps_set(os.environ):
             return original(self)
-        with _as_granted(self):
+        with _AsGranted(self):
             return original(self)
 
     loader_class.__iter__ = iterate
 
 
-@contextlib.contextmanager
-def _as_granted(loader: Any) -> Iterator[None]:
+class _AsGranted:
     """Workers are children of the calling thread, so its cores are what they inherit; it gets its own back."""
-    narrowed: set[int] | None = None
-    hidden: dict[str, str] = {}
-    # whatever goes wrong here, the loader starts as it would have
-    with contextlib.suppress(Exception):
-        if not _forks(loader):
-            # a fresh process reads them again, and narrows itself
-            hidden = {name: os.environ.pop(name) for name in traps_set(os.environ)}
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, _granted)
-        narrowed = before
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
-        if narrowed is not None:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(0, narrowed)
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._narrowed: set[int] | None = None
+        self._hidden: dict[str, str] = {}
+
+    def __enter__(self) -> None:
+        # whatever goes wrong here, the loader starts as it would have
+        with ignoring(Exception):
+            if not _forks(self._loader):
+                # a fresh process reads them again, and narrows itself
+                self._hidden = {name: os.environ.pop(name) for name in traps_set(os.environ)}
+            before = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, _granted)
+            self._narrowed = before
+
+    def __exit__(self, *error: object) -> None:
+        os.environ.update(self._hidden)
+        if self._narrowed is not None:
+            with ignoring(OSError):
+                os.sched_setaffinity(0, self._narrowed)
 
 
 def _forks(loader: Any) -> bool:

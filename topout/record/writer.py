@@ -7,18 +7,18 @@ run is judged by comes last, such as arrivals at collectives, which are known of
 
 from __future__ import annotations
 
-import json
 import os
-import threading
-from array import array
-from collections.abc import Callable
+from _thread import RLock, allocate_lock
 
 from topout.record.held_file import HeldFile
 from topout.schema.block import BlockType, seal
 from topout.schema.event import COLUMNS
+from topout.schema.light_array import array
+from topout.schema.light_json import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -55,13 +55,13 @@ class EventWriter:
         self._num_taken = 0
         self._rows = array("q")
         self._names: dict[str, int] = {}
-        self._naming = threading.RLock()
+        self._naming = RLock()
         """A signal's handler may bring a name while its thread does."""
         self._num_names_written = 0
         self._blocks: list[bytes] = []
         self.emit = self._rows.extend
         """Takes one row as a tuple; bound once, because this is the hot path."""
-        self._flushing = threading.Lock()
+        self._flushing = allocate_lock()
         self._file: HeldFile | None = None
         try:
             self._file = self._open(self._path)
@@ -199,8 +199,8 @@ class EventWriter:
 
 
 def _facts_block(facts: dict[str, Any]) -> bytes:
-    return seal(BlockType.FACTS, json.dumps(facts, default=str).encode())
+    return seal(BlockType.FACTS, dumps(facts, default=str).encode())
 
 
 def _names_block(first: int, names: list[str]) -> bytes:
-    return seal(BlockType.NAMES, json.dumps([first, *names]).encode())
+    return seal(BlockType.NAMES, dumps([first, *names]).encode())

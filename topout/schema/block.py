@@ -10,7 +10,8 @@ checksum does not hold; everything before it is good. Three types of payload:
 
 import struct
 import zlib
-from enum import IntEnum
+
+from topout.schema.light_enum import IntEnum
 
 MAGIC = b"TPEV"
 VERSION = 1

@@ -1,6 +1,6 @@
 """An error that a person can act on: what is wrong, why, and what to do about it."""
 
-from enum import IntEnum
+from topout.schema.light_enum import IntEnum
 
 
 class ExitCode(IntEnum):

@@ -17,19 +17,19 @@ topout-runs/<date>-<script>-<n>/
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import os
 import stat
 import time
-from collections.abc import Callable
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.schema.ignoring import ignoring
 from topout.schema.launcher_process import is_launcher_alive
+from topout.schema.light_json import dumps_indented
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -137,8 +137,11 @@ def create_run_folder(root: str | Path, script_name: str) -> RunFolder:
     raise TopoutError(f"{root} holds 100,000 runs of {stem} today.", why="every number is taken", do="use --runs DIR")
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
-    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename."""
+def write_whole(path: str | Path, content: str | bytes, *, is_synced: bool = True) -> None:
+    """A reader sees the old file or the new one, never a part: temporary name, fsync, rename.
+
+    Without `is_synced` a machine that loses power may lose it, and nobody waits for the disk.
+    """
     data = content.encode() if isinstance(content, str) else content
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
@@ -146,10 +149,11 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if is_synced:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+        with ignoring(FileNotFoundError):
             os.unlink(temporary)
         raise
 
@@ -159,7 +163,7 @@ def is_led_by(folder: RunFolder, launcher: dict[str, Any]) -> bool:
 
     Looks at the opening only: a thousand hosts ask at once, and all ranks stand further below.
     """
-    named = json.dumps({"launcher": launcher}, indent=1)[2:-2].encode()
+    named = dumps_indented({"launcher": launcher})[2:-2].encode()
     for _ in range(3):
         try:
             with open(folder.inside(RUN_JSON), "rb", buffering=0) as file:
@@ -225,6 +229,9 @@ def open_run(path: str | Path) -> tuple[RunFolder, dict[str, Any]]:
 
 
 def _read_run(folder: RunFolder) -> dict[str, Any]:
+    # a launcher that starts ranks reads none
+    import json
+
     from topout.schema.plain_file import check_plain
 
     check_plain(folder.inside(RUN_JSON))

@@ -7,13 +7,13 @@ command line. An unknown key is an error that names the file, the line and the n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 
 from topout.schema.errors import TopoutError
 from topout.schema.light_dataclass import dataclass, field, names_of, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 

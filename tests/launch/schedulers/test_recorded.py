@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from tests.launch.schedulers import environments as env
+from topout.launch import variables
 from topout.launch.agent import _place
 from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import detect_allocation
@@ -273,7 +274,7 @@ def test_variables_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
 def test_names_of_hosts_are_compared_in_small_letters(
     monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], own: str
 ) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: own)
+    monkeypatch.setattr(variables._socket, "gethostname", lambda: own)
     assert [is_this_host(host) for host in hosts] == [False, True]
     assert _place(hosts, None) == 1
 

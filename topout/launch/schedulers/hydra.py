@@ -5,12 +5,17 @@ Ranks know their numbers; the job's name and mpiexec's host stand on the command
 TOPOUT_HEAD. PMI_RANK alone does not mean Hydra: Slurm, Flux and PALS set it as well.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Mapping, Sequence
 
 from topout.launch.allocation import Allocation
 from topout.launch.variables import parents, read_task
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 TITLE = "MPICH"
 

@@ -4,12 +4,15 @@ mpirun tells every rank its numbers and where mpirun itself runs, not where rank
 host leads, unless a scheduler names the hosts. Not for ranks that srun started with PMIx: Slurm tells more about them.
 """
 
-import re
-from collections.abc import Mapping
+from __future__ import annotations
 
 from topout.launch.allocation import Allocation
 from topout.launch.variables import contradiction, read_task
 from topout.schema.world import Rank, World
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TITLE = "Open MPI"
 
@@ -19,8 +22,7 @@ TASK = {
     "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
     "local_size": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-_PLACES = re.compile(r"tcp6?://([^;]+):\d+")
-_PRRTE = re.compile(r"(?:prterun|prte|mpirun|mpiexec)-(.+)-\d+@\d+")
+_PRRTE = ("prterun", "prte", "mpirun", "mpiexec")
 
 
 def detect(environ: Mapping[str, str]) -> Allocation | None:
@@ -48,12 +50,18 @@ def _head(environ: Mapping[str, str]) -> str | None:
 
     From version 5 on the job's name has the host's in it: `prterun-n1-4242@1`.
     """
-    places = _PLACES.findall(environ.get("OMPI_MCA_orte_hnp_uri", ""))
-    addresses = [address.strip("[]") for place in places for address in place.split(",")]
+    addresses: list[str] = []
+    for place in environ.get("OMPI_MCA_orte_hnp_uri", "").split(";"):
+        protocol, _, rest = place.partition("://")
+        listed, _, port = rest.rpartition(":")
+        if protocol in ("tcp", "tcp6") and listed and port.isdecimal():
+            addresses += [address.strip("[]") for address in listed.split(",")]
     if addresses:
         return ",".join(addresses)
-    named = _PRRTE.fullmatch(environ.get("PMIX_NAMESPACE", ""))
-    return named[1] if named else None
+    program, _, rest = environ.get("PMIX_NAMESPACE", "").partition("-")
+    host, _, numbers = rest.rpartition("-")
+    is_named = program in _PRRTE and all(number.isdecimal() for number in numbers.partition("@")[::2])
+    return host if is_named and host else None
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:

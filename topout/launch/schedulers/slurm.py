@@ -7,10 +7,7 @@ runs, often a login node: never the head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from topout.launch.allocation import Allocation, Task
-from topout.launch.job_request import JobRequest, hours_minutes_seconds, in_directive
 from topout.launch.node_list import compress_counts, expand_counts, expand_hosts, read_host_file
 from topout.launch.variables import contradiction, has_terminal, read_number, read_task
 from topout.schema.errors import TopoutError
@@ -19,7 +16,10 @@ from topout.schema.world import Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from topout.launch.job_request import JobRequest
 
 TITLE = "Slurm"
 WARNING_SIGNAL = "SIGUSR1"
@@ -230,6 +230,9 @@ def rank_variables(rank: Rank, world: World) -> dict[str, str]:
 
 
 def directives(request: JobRequest) -> list[str]:
+    # a task of a job asks for none
+    from topout.launch.job_request import hours_minutes_seconds, in_directive
+
     values = {
         "job-name": request.name,
         "nodes": request.nodes,

@@ -8,15 +8,13 @@ loops that call a `tf.function` of their own: those end their steps with `topout
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType
-
 from topout.record.imports import Callback, call_after_import
 from topout.record.recorder import Recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 TAPS: dict[str, str] = {
@@ -55,6 +53,8 @@ def _installer(tap_name: str, recorder: Recorder, watches: list[Any]) -> Callabl
     """A script without Keras pays for none of it: what the taps share is made with the first of them."""
 
     def tap(module: ModuleType) -> None:
+        from importlib import import_module
+
         if not watches:
             watches.append(import_module(f"{__name__}.watch").Watch(recorder))
         import_module(f"{__name__}.{tap_name}").install(module, watches[0])

@@ -7,15 +7,13 @@ noted; the rest stays in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from types import ModuleType
-
 from topout.record.imports import Callback, call_after_import
 from topout.record.recorder import Recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 TAPS: dict[str, str] = {
@@ -52,6 +50,8 @@ def _installer(tap_name: str, recorder: Recorder) -> Callable[[ModuleType], None
     def install_tap(module: ModuleType) -> None:
         def tap() -> None:
             """Its import is guarded, too: what it needs may be missing where the script's torch is not."""
+            from importlib import import_module
+
             found: Any = import_module(f"{__name__}.{tap_name}")
             found.install(module, recorder)
 
