@@ -5,7 +5,6 @@ here: whatever opens one too many says which.
 """
 
 import os
-import resource
 
 from topout.schema.ignoring import ignoring
 
@@ -14,13 +13,17 @@ _SPARE = 64
 
 def allow_open_files(num_more: int) -> None:
     """Beside those that are open now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = most_open_files()
     try:
         num_open = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     except OSError:
         num_open = 0
     needed = num_open + num_more + _SPARE
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if soft < needed:
+        # seldom
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with ignoring(ValueError, OSError):
             wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -28,5 +31,5 @@ def allow_open_files(num_more: int) -> None:
 
 def most_open_files() -> int:
     """As things stand, with those that are open now."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 30 if soft == resource.RLIM_INFINITY else soft
+    soft = os.sysconf("SC_OPEN_MAX")
+    return 1 << 30 if soft < 0 else soft

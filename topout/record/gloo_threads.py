@@ -11,16 +11,16 @@ of the core, no other order of additions, no privilege needed. TOPOUT_GLOO_THREA
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
-import threading
 import time
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from _thread import get_native_id
+
+from topout.schema.ignoring import ignoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import ModuleType
     from typing import Any
 
 MODULE = "torch.distributed.distributed_c10d"
@@ -48,7 +48,10 @@ def install(module: ModuleType) -> None:
     if original is None or hasattr(original, "gives_way"):
         return
 
-    @functools.wraps(original)
+    # torch has loaded it, and `threading`
+    from functools import wraps
+
+    @wraps(original)
     def make_group(*args: Any, **kwargs: Any) -> Any:
         before = _threads()
         made = original(*args, **kwargs)
@@ -68,7 +71,9 @@ def give_way() -> int:
 
 def _receivers_since(before: Mapping[int, str]) -> list[int]:
     """Torch's threads since then that call themselves so, or the only one without a name once senders have theirs."""
-    own_name = before.get(threading.get_native_id())
+    own_name = before.get(get_native_id())
+    import threading
+
     until_s = time.monotonic() + _NAMING_LIMIT_S
     while True:
         of_python = {thread.native_id for thread in threading.enumerate()}
@@ -88,10 +93,10 @@ def _receivers_since(before: Mapping[int, str]) -> list[int]:
 def _threads() -> dict[int, str]:
     """Names of this process's threads by their numbers; empty where /proc is not to be had."""
     found = {}
-    with contextlib.suppress(OSError):
+    with ignoring(OSError):
         for task in os.listdir(_TASKS):  # noqa: PTH208 (pathlib is not loaded for it)
             # it may end meanwhile
-            with contextlib.suppress(OSError), open(f"{_TASKS}/{task}/comm") as file:
+            with ignoring(OSError), open(f"{_TASKS}/{task}/comm") as file:
                 found[int(task)] = file.read().rstrip("\n")
     return found
 
@@ -102,7 +107,7 @@ def _into_batch(threads: Iterable[int]) -> int:
         return 0
     count = 0
     for thread in threads:
-        with contextlib.suppress(OSError):
+        with ignoring(OSError):
             if os.sched_getscheduler(thread) == os.SCHED_OTHER:
                 os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
                 count += 1

@@ -58,7 +58,8 @@ class EventWriter:
         self._naming = RLock()
         """A signal's handler may bring a name while its thread does."""
         self._num_names_written = 0
-        self._blocks: list[bytes] = []
+        self._told: list[bytes] = []
+        """Facts that wait."""
         self.emit = self._rows.extend
         """Takes one row as a tuple; bound once, because this is the hot path."""
         self._flushing = allocate_lock()
@@ -93,7 +94,7 @@ class EventWriter:
         self.emit((code, start_ns, duration_ns, value, ref))
 
     def facts(self, facts: dict[str, Any]) -> None:
-        self._blocks.append(_facts_block(facts))
+        self._told.append(_encoded(facts))
         self._facts.update(facts)
 
     def flush(self, *, wait_s: float = 0.0) -> None:
@@ -114,15 +115,15 @@ class EventWriter:
     def forget(self) -> None:
         """Lets go without writing: what a forked child does, since the file belongs to its parent."""
         del self._rows[:]
-        self._blocks.clear()
+        self._told.clear()
         self._let_go()
 
     def _take(self) -> list[bytes]:
         """What waits, in blocks; names before the rows that use them."""
         # in place: another thread may be about to add to this list
-        num_blocks = len(self._blocks)
-        blocks = self._blocks[:num_blocks]
-        del self._blocks[:num_blocks]
+        num_told = len(self._told)
+        blocks = [seal(BlockType.FACTS, facts) for facts in self._told[:num_told]]
+        del self._told[:num_told]
         # before the names: other threads add some, and rows that use them
         num_values = len(self._rows)
         new_names = list(self._names)[self._num_names_written :]
@@ -171,7 +172,7 @@ class EventWriter:
             kept = old.read()
         names = _names_block(1, list(self._names)[: self._num_names_written])
         # facts last, since the kept part may hold older values
-        parts = [names, kept, _facts_block(dict(self._facts))]
+        parts = [names, kept, seal(BlockType.FACTS, _encoded(dict(self._facts)))]
         new = self._open(spare)
         try:
             for part in parts:
@@ -198,8 +199,8 @@ class EventWriter:
             file.close()
 
 
-def _facts_block(facts: dict[str, Any]) -> bytes:
-    return seal(BlockType.FACTS, dumps(facts, default=str).encode())
+def _encoded(facts: dict[str, Any]) -> bytes:
+    return dumps(facts, default=str).encode()
 
 
 def _names_block(first: int, names: list[str]) -> bytes:
