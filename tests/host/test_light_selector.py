@@ -76,3 +76,10 @@ def test_time_that_is_over_is_no_waiting_without_end(selector, pipe):
 
 def test_it_is_not_inherited(selector):
     assert not os.get_inheritable(selector._epoll.fileno())
+
+
+def test_of_several_those_that_are_here_are_dropped(selector, pipe):
+    selector.register(pipe[0], lambda: None)
+    selector.drop([pipe[0], pipe[1], 10**6])
+    assert pipe[0] not in selector
+    selector.drop([pipe[0]])

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -104,3 +105,15 @@ def _is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_what_it_says_is_heard_where_the_launcher_has_no_stdin():
+    code = (
+        "import os; os.close(0)\n"
+        "from topout.launch.started_command import StartedCommand\n"
+        "command = StartedCommand(['sh', '-c', 'echo heard; cat'], os.environ)\n"
+        "command.await_end(60)\n"
+        "print(command.poll(), command.said())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 b'heard\\n'\n"

@@ -16,7 +16,7 @@ from topout.schema.ignoring import ignoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _READABLE = select.EPOLLIN
 """With which an end and an error are told in any case."""
@@ -43,6 +43,11 @@ class Selector:
         # closed before, the kernel has forgotten it
         with ignoring(OSError):
             self._epoll.unregister(fd)
+
+    def drop(self, fds: Iterable[int]) -> None:
+        """Those of them that are here."""
+        for fd in self._acts.keys() & set(fds):
+            self.unregister(fd)
 
     def select(self, seconds: float) -> list[Callable[[], object]]:
         """What to call, for all that can be read; empty after so many seconds."""

@@ -1,6 +1,6 @@
 """A launcher that follows: joins its job's head, starts the ranks it is told to, and reports how they end.
 
-Started on each host through the scheduler (`run_process`), or as one of the tasks that a scheduler
+Started on each host through the scheduler (`agent_process`), or as one of the tasks that a scheduler
 started itself. It lives over restarts, and ends its ranks at once when the head is gone. Prints nothing of its own.
 """
 

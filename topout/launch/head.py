@@ -339,9 +339,9 @@ class Head:
         deadline = time.monotonic() + _REPLY_S
         _check_open(asked.values())
         readers = {link.wire.fd: reader(number, link) for number, link in asked.items()}
-        for fd, read in readers.items():
-            self._selector.register(fd, read)
         try:
+            for fd, read in readers.items():
+                self._selector.register(fd, read)
             while len(replies) < len(asked):
                 for act in self._selector.select(0.1):
                     act()
@@ -350,8 +350,7 @@ class Head:
                     silent = next(link for number, link in asked.items() if number not in replies)
                     raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
         finally:
-            for fd in readers:
-                self._selector.unregister(fd)
+            self._selector.drop(readers)
         return replies
 
 

@@ -21,7 +21,7 @@ _LOOK_S = 0.05
 
 
 class StartedCommand:
-    """Raises OSError where it cannot be started. Close it."""
+    """Raises OSError where it cannot be started, or is not on this process's own PATH. Close it."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         # it says little, and `tempfile` takes 5 ms to load
@@ -92,9 +92,10 @@ class StartedCommand:
 
 def _spawn(words: Sequence[str], environment: Mapping[str, str], said_fd: int) -> int:
     actions: list[tuple[int, int] | tuple[int, int, int] | tuple[int, int, str, int, int]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        # first, for where 0 was closed it is that of what is said
         (os.POSIX_SPAWN_DUP2, said_fd, 1),
         (os.POSIX_SPAWN_DUP2, said_fd, 2),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inherited()),
     ]
     try:

@@ -49,11 +49,11 @@ class Stopping:
         self.warning = number
         if self._agreement is None:
             # few jobs are ever warned, and all of them start
+            from signal import Signals
+
             from topout.launch.stop_agreement import StopAgreement
 
             self._agreement = StopAgreement(hosts=frozenset(self._hosts))
-            from signal import Signals
-
             self._say(f"topout: {Signals(number).name}: scripts that ask topout.should_stop() stop now")
         self._give(self._agreement.ask(time.monotonic()))
 

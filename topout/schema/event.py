@@ -5,7 +5,7 @@ A row is five signed 64-bit integers, so that recording one costs a single appen
 and the number of its name (`pack_code`); `NOT_GIVEN` stands where a column has nothing to say.
 """
 
-from topout.schema.light_enum import IntEnum, IntFlag
+from topout.schema.light_enum import IntEnum
 
 COLUMNS = ("code", "start_ns", "duration_ns", "value", "ref")
 NOT_GIVEN = -1
@@ -61,7 +61,7 @@ class Kind(IntEnum):
     """One call of the closure that an optimizer's step was given."""
 
 
-class Flag(IntFlag):
+class Flag(IntEnum):
     """What else is true of a row."""
 
     NONE = 0

@@ -1,8 +1,8 @@
 """`IntEnum` and `StrEnum` for what loads before a training script's first line: named values, without loading `enum`.
 
 That module, with what it imports, takes 5 ms, half the time that Python itself takes to start. Members are ints or
-texts with a name, equal to and written like plain ones; `Kind(3)`, iteration and `is` work as usual. A type checker
-sees the standard classes.
+texts with a name, equal to and written like plain ones; `Kind(3)`, iteration and `is` work as usual, `Kind["NAME"]`
+does not. A type checker sees the standard classes.
 
 Not for classes that nobody needs before the script begins, nor for flags that combine: `A | B` is a plain int.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from enum import IntEnum, IntFlag, StrEnum
+    from enum import IntEnum, StrEnum
     from typing import Any
 
-__all__ = ["IntEnum", "IntFlag", "StrEnum"]
+__all__ = ["IntEnum", "StrEnum"]
 
 
 class _Named(type):
@@ -59,5 +59,3 @@ if not TYPE_CHECKING:
     class StrEnum(str, metaclass=_Named):
         def __reduce__(self) -> tuple[Any, ...]:
             return type(self), (self.value,)
-
-    IntFlag = IntEnum

@@ -71,6 +71,12 @@ def test_mpirun_on_a_host_that_lacks_the_managers_file_goes_by_mpiruns_word() ->
         assert found.head is not None
 
 
+def test_what_stands_behind_a_port_of_mpirun_does_not_hide_its_address() -> None:
+    found = openmpi.detect({**env.OPENMPI, "OMPI_MCA_orte_hnp_uri": '"773390336.0;tcp://10.0.0.1,192.168.0.1:500"'})
+    assert found is not None
+    assert found.head == "10.0.0.1,192.168.0.1"
+
+
 def test_prrte_names_its_host_in_the_name_of_the_job() -> None:
     environ = {name: value for name, value in env.OPENMPI.items() if "MCA" not in name}
     found = openmpi.detect({**environ, "PMIX_NAMESPACE": "prterun-gpu-node-07-3512@1"})

@@ -54,7 +54,7 @@ def _head(environ: Mapping[str, str]) -> str | None:
     for place in environ.get("OMPI_MCA_orte_hnp_uri", "").split(";"):
         protocol, _, rest = place.partition("://")
         listed, _, port = rest.rpartition(":")
-        if protocol in ("tcp", "tcp6") and listed and port.isdecimal():
+        if protocol in ("tcp", "tcp6") and listed and port[:1].isdecimal():
             addresses += [address.strip("[]") for address in listed.split(",")]
     if addresses:
         return ",".join(addresses)
