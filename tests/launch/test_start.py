@@ -10,8 +10,8 @@ SLOW = ("dataclasses", "hashlib", "importlib.metadata", "inspect", "msgspec", "m
         "psutil", "shutil", "subprocess", "tempfile", "torch", "typing")  # fmt: skip
 """Each takes longer to load than two launchers need to find each other."""
 SLOW_TOGETHER = ("collections", "contextlib", "ctypes", "enum", "functools", "importlib", "json", "operator", "re",
-                 "reprlib", "resource", "selectors", "signal", "socket", "threading", "types", "warnings",
-                 "zlib")  # fmt: skip
+                 "reprlib", "resource", "selectors", "signal", "socket", "threading", "types",
+                 "warnings")  # fmt: skip
 """They load each other: together they take longer than Python itself takes to start, and one brings most of them."""
 NEEDED = ("topout.cli.main", "topout.cli.run_options", "topout.cli.training", "topout.launch.tasks",
           "topout.launch.agent", "topout.launch.company", "topout.launch.gathering", "topout.launch.head",

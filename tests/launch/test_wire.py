@@ -5,11 +5,8 @@ import os
 import socket
 import threading
 import time
-import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from topout import __version__
 from topout.host.light_selector import Selector
@@ -19,7 +16,7 @@ from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
 from topout.launch.plain_values import to_plain
 from topout.launch.ports import free_ports, hold_port
-from topout.launch.rendezvous import _crc32, connect, connect_once, job_ports, job_token, listen
+from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
 from topout.launch.wire import NotOursError, Wire, encoded
 from topout.schema.errors import TopoutError
@@ -400,8 +397,3 @@ def test_a_meeting_point_that_nobody_can_reach_says_why():
     holder = hold_port("127.0.0.1")
     assert "refused" in str(reach("127.0.0.1", holder.getsockname()[1], "secret")).lower()
     holder.close()
-
-
-@given(st.binary(max_size=64))
-def test_ports_are_made_by_the_checksum_of_zlib(data):
-    assert _crc32(data) == zlib.crc32(data)

@@ -195,6 +195,39 @@ def test_a_script_may_close_all_descriptors_and_use_their_numbers(run_topout, tm
     assert num_steps(RunFolder(run)) == 30
 
 
+USES_UP = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+files = []
+while True:
+    try:
+        files.append(open("/dev/null"))
+    except OSError:
+        sys.exit(3)
+"""
+
+
+def test_a_script_that_has_used_up_its_descriptors_leaves_with_its_own_code(run_topout, tmp_path):
+    (tmp_path / "train.py").write_text(USES_UP)
+    done = run_topout(["run", "-n", 1, "--no-report", "-q", "train.py"])
+    assert "ended with exit code 3" in done.stderr
+    (run,) = (tmp_path / "topout-runs").iterdir()
+    assert read_rank(RunFolder(run), 0).facts["ended"] is True
+
+
+@pytest.mark.parametrize("name", ["zlib", "types", "functools", "keyword", "threading"])
+def test_a_file_beside_the_script_is_never_taken_for_a_module_of_pythons(run_topout, tmp_path, name):
+    """What the recorder loads late must not come from the script's folder, which is first on the path by then."""
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / f"{name}.py").write_text("print('loaded')")
+    (tmp_path / "beside" / "train.py").write_text("import time\ntime.sleep(0.3)")
+    done = run_topout(["run", "-n", 1, "--no-report", "-q", "beside/train.py"])
+    assert (done.code, done.stdout) == (0, ""), done.stderr
+    (run,) = (tmp_path / "topout-runs").iterdir()
+    assert read_rank(RunFolder(run), 0).facts["ended"] is True
+    assert json.loads((run / "run.json").read_text())["notes"] == []
+
+
 CHILD_TRAINS = """
 import os, sys
 import torch

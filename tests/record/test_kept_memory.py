@@ -92,8 +92,11 @@ def test_settings_of_other_things_are_no_obstacle(variables):
 def test_another_allocator_is_left_alone_though_its_mallopt_says_yes(tmp_path):
     """As of tcmalloc; this one is glibc's under other addresses, so nothing may have changed."""
     (tmp_path / "other.c").write_text(
-        "#include <stddef.h>\nvoid *__libc_malloc(size_t);\n"
+        "#include <stddef.h>\n"
+        "void *__libc_malloc(size_t); void *__libc_calloc(size_t, size_t); void *__libc_realloc(void *, size_t);\n"
         "void *malloc(size_t size) { return __libc_malloc(size); }\n"
+        "void *calloc(size_t number, size_t size) { return __libc_calloc(number, size); }\n"
+        "void *realloc(void *block, size_t size) { return __libc_realloc(block, size); }\n"
         "int mallopt(int name, int value) { (void)name; (void)value; return 1; }\n"
     )
     library = tmp_path / "other.so"

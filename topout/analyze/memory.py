@@ -56,7 +56,7 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         gradient_bytes=parts["gradient_bytes"],
         optimizer_bytes=parts["optimizer_bytes"],
         is_sharded=any(table.facts.get("is_sharded") is True for table in tables),
-        is_kept=any(table.facts.get("keeps_memory") is True for table in tables),
+        is_kept=_is_kept(tables),
         is_out_of_memory=is_out,
         ran_out_on=ran_out_on,
         requested_bytes=requested,
@@ -73,6 +73,11 @@ def measure_memory(tables: Sequence[RankTable], run: Mapping[str, Any], failure:
         is_too_large=is_out,
     )
     return replace(memory, largest_batch=largest)
+
+
+def _is_kept(tables: Sequence[RankTable]) -> bool | None:
+    told = {table.facts.get("keeps_memory") for table in tables} - {None}
+    return any(is_kept is True for is_kept in told) if told else None
 
 
 def with_faults(memory: Memory, phases: Phases) -> Memory:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import _socket
 import os
 import time
+import zlib
 
 from topout.host.light_socket import Socket
 from topout.host.nics import choose_interface, own_addresses, read_nics
@@ -103,18 +104,8 @@ def _checked_key(path: str) -> bytes:
 
 def job_ports(job_id: str) -> list[int]:
     """Where this job's head listens: the first of these that is free."""
-    start = _crc32(job_id.encode())
+    start = zlib.crc32(job_id.encode())
     return [_FIRST_PORT + (start + number * _STRIDE) % _NUM_PORTS for number in range(_CANDIDATES)]
-
-
-def _crc32(data: bytes) -> int:
-    """As `zlib.crc32`: that takes longer to load than a job's number takes here."""
-    remainder = 0xFFFFFFFF
-    for byte in data:
-        remainder ^= byte
-        for _ in range(8):
-            remainder = remainder >> 1 ^ (0xEDB88320 if remainder & 1 else 0)
-    return remainder ^ 0xFFFFFFFF
 
 
 def listen(address: str, ports: Sequence[int] = (0,)) -> Socket:

@@ -28,6 +28,9 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_M
 _TUNABLES = ("glibc.malloc.trim_threshold=", "glibc.malloc.mmap_threshold=", "glibc.malloc.mmap_max=",
              "glibc.malloc.top_pad=")  # fmt: skip
 
+_REPLACED_TOGETHER = ("malloc", "calloc", "realloc")
+"""By other allocators. Programs built without -fPIE, as Debian's Python is, have addresses of their own for some."""
+
 
 def keep() -> str | None:
     """From now on, and in children that are forked. None, or the reason why not; never raises."""
@@ -50,7 +53,8 @@ def _tell_glibc() -> str | None:
     except (OSError, AttributeError):
         return "the C library is not glibc"
     # asked for by address, since other allocators have a mallopt of their own, which says yes and does nothing
-    if _address(ctypes.CDLL(None).malloc) != _address(libc.malloc):
+    here = ctypes.CDLL(None)
+    if all(_address(getattr(here, name)) != _address(getattr(libc, name)) for name in _REPLACED_TOGETHER):
         return "another allocator is in use"
     if not (libc.mallopt(_MMAP_MAX, _NONE) and libc.mallopt(_TRIM_THRESHOLD, _NEVER)):
         return "glibc refused it"

@@ -107,8 +107,8 @@ class Lookout:
         self._looking_goes_on()
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the script's
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are the script's
             # later than the script's first line, which it would only hold up
             is_over = self._going_on.acquire(timeout=_FIRST_LOOK_S)
             while not is_over:

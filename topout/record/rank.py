@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> int:
     jax_cluster.install()
     horovod_path.install()
     status = StatusLine.from_environment()
+    # before the script's folder is in it
+    own_path = list(sys.path)
     recorder = _start_recorder(status)
     code = _serve_packs(status)
     if code == 0:
@@ -51,7 +53,7 @@ def main(arguments: list[str]) -> int:
             # a child that the script forked and that came back from its last line
             return code
         _let_go_of_loader(status, recorder)
-    leaving = _leaving(code, status, recorder)
+    leaving = _leaving(code, status, recorder, own_path)
     if leaving is not None:
         leaving.await_threads()
     _finish_what_was_begun(leaving)
@@ -75,7 +77,7 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
     """Taps are needed for recording, and for what they change of a script even without it."""
     try:
         settings = Settings.from_environment()
-        is_kept = settings.keep_memory and _keep_memory(status)
+        is_kept = _keep_memory(status) if settings.keep_memory else None
         asked = (settings.steps, settings.data_share, settings.batch)
         if not settings.record and asked == (None, None, None) and settings.onednn_backward:
             from topout.record import gloo_threads
@@ -84,8 +86,8 @@ def _start_recorder(status: StatusLine) -> Recorder | None:
             gloo_threads.install_later()
             return None
         recorder = Recorder(settings, status)
-        if is_kept:
-            recorder.fact(keeps_memory=True)
+        if is_kept is not None:
+            recorder.fact(keeps_memory=is_kept)
         recorder.files.install()
         if settings.batch is not None:
             from topout.record import set_batch
@@ -144,9 +146,9 @@ def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) ->
         else:
             _run_script(arguments)
     except SystemExit as exit_:
-        from topout.record.turns import RehearsalOver
-
-        if isinstance(exit_, RehearsalOver) and status.is_of_this_process:
+        # not loaded, it was not raised; and a script that has used up its descriptors could not load it
+        turns = sys.modules.get("topout.record.turns")
+        if turns is not None and isinstance(exit_, turns.RehearsalOver) and status.is_of_this_process:
             from topout.record.quiet_loaders import silence_loaders
 
             silence_loaders()
@@ -252,8 +254,13 @@ def _let_go_of_loader(status: StatusLine, recorder: Recorder | None) -> None:
         recorder.guard(recorder.let_go_of_loader)
 
 
-def _leaving(code: int, status: StatusLine, recorder: Recorder | None) -> Leaving | None:
+def _leaving(code: int, status: StatusLine, recorder: Recorder | None, own_path: list[str]) -> Leaving | None:
     """None where nothing can be loaded any more, as without descriptors: then the launcher alone ends the rank."""
+    path_of_script = sys.path
+    if "threading" not in sys.modules:
+        # loaded now, with what it needs: a script's `functools.py` must not become Python's. Nobody else looks there
+        # meanwhile, for without it there are no threads
+        sys.path = own_path
     try:
         from topout.record.leaving import Leaving
 
@@ -261,6 +268,8 @@ def _leaving(code: int, status: StatusLine, recorder: Recorder | None) -> Leavin
     except Exception as error:
         status.send("note", text=f"threads are not waited for: {type(error).__name__}: {error}")
         return None
+    finally:
+        sys.path = path_of_script
 
 
 def _finish_what_was_begun(leaving: Leaving | None) -> None:

@@ -34,6 +34,13 @@ OFF_MAIN = pack_code(Kind.STEP, 0, Flag.OFF_MAIN_THREAD) - pack_code(Kind.STEP)
 """Added to the code of a row that a thread other than the main one wrote."""
 
 
+class _LetGo:
+    """Stands for a loader that is gone: what was known of it."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self._topout_facts = facts
+
+
 class Recorder:
     """One rank's recording, from before the script's first line to after its last."""
 
@@ -205,9 +212,7 @@ class Recorder:
 
     def let_go_of_loader(self) -> None:
         """A script that breaks off leaves torch to end workers with their iterator, which nobody else may hold then."""
-        from types import SimpleNamespace
-
-        self.feeding = SimpleNamespace(_topout_facts=getattr(self.feeding, "_topout_facts", {}))
+        self.feeding = _LetGo(getattr(self.feeding, "_topout_facts", {}))
 
     def finish(self, exit_code: int = 0, give_time: Callable[[Callable[[], None]], None] | None = None) -> None:
         """The script is over: the last rows, facts and counts leave for the file.

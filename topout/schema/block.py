@@ -9,6 +9,7 @@ checksum does not hold; everything before it is good. Three types of payload:
 """
 
 import struct
+import zlib
 
 from topout.schema.light_enum import IntEnum
 
@@ -25,13 +26,8 @@ class BlockType(IntEnum):
 
 
 def seal(block_type: BlockType, payload: bytes) -> bytes:
-    # a rank that starts need not wait for it
-    import zlib
-
     return HEADER.pack(MAGIC, VERSION, block_type, len(payload), zlib.crc32(payload)) + payload
 
 
 def is_whole(payload: bytes | memoryview, crc: int) -> bool:
-    import zlib
-
     return zlib.crc32(payload) == crc

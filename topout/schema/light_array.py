@@ -5,11 +5,12 @@ classes at its own start, under another name; under that of `collections.abc` th
 which takes 2 ms. For that one import the names mean what is there already; whoever imports them later finds Python's.
 """
 
+import _collections_abc
 import sys
 
 _STAND_INS = () if "collections" in sys.modules else ("collections", "collections.abc")
 for _name in _STAND_INS:
-    sys.modules[_name] = sys.modules["_collections_abc"]
+    sys.modules[_name] = _collections_abc
 try:
     from array import array
 finally:

@@ -2,7 +2,7 @@
 
 That module, with what it imports, takes 5 ms, half the time that Python itself takes to start. Members are ints or
 texts with a name, equal to and written like plain ones; `Kind(3)`, iteration and `is` work as usual, `Kind["NAME"]`
-does not. A type checker sees the standard classes.
+does not, and msgspec does not write them. A type checker sees the standard classes.
 
 Not for classes that nobody needs before the script begins, nor for flags that combine: `A | B` is a plain int.
 """

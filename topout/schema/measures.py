@@ -241,8 +241,8 @@ class Memory:
     """Parameters and optimizer state in the host's memory, of ranks that compute on devices."""
     computes_on_host: bool = False
     """All state lies in the host's memory, and the devices that are there are hardly used."""
-    is_kept: bool = False
-    """What is freed stays with the ranks: by --keep-memory, or by topout.init() on CPUs."""
+    is_kept: bool | None = None
+    """What is freed stays with the ranks: by --keep-memory, or by topout.init() on CPUs; False: asked for in vain."""
     is_out_of_memory: bool = False
     ran_out_on: str | None = None
     """`device` or `host`, where an allocation failed."""

@@ -43,7 +43,7 @@ def _made_anew(measures: Measures) -> float | None:
 RULE = Rule(
     code="ME04",
     title="Memory goes back to the kernel in every step",
-    when=lambda m: not has_gpu(m) and not m.memory.is_kept and (_made_anew(m) or 0.0) > _LEAST_GAIN,
+    when=lambda m: not has_gpu(m) and m.memory.is_kept is None and (_made_anew(m) or 0.0) > _LEAST_GAIN,
     because="A rank takes {memory.faults_per_step:,.0f} page faults a step; "
     "{memory.fault_share:.0%} of its processor time is the kernel's, making pages anew.",
     advise="Try topout run --keep-memory: what a step frees stays for the next one.",
