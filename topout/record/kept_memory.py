@@ -2,8 +2,8 @@
 
 glibc gives every block of 32 MiB and more back to the kernel when it is freed, smaller ones often, and the unused end
 of its heap. Training frees its activations and gradients in each step and asks for as much in the next, and the kernel
-clears every page anew: a ResNet-50 on 48 images and two cores took 4.4 million page faults and 19.0 s a step, and
-12.6 s without them (`benchmarks/kept_memory.py`).
+clears every page anew: a ResNet-50 on 48 images and 16 cores took 3.4 million page faults and 2.6 s a step, and
+1.8 s without them (`benchmarks/kept_memory.py`).
 
 The process then holds its largest step's memory until it ends, and more, for free space lies in pieces: up to twice
 as much where a step is made of few large blocks, since glibc asks for more than a block to align it, and one that was

@@ -2,9 +2,8 @@
 
 Why it matters. Each step frees its activations and gradients, and the next one needs as much again. glibc hands
 blocks of 32 MiB and more back to the kernel as soon as they are freed, smaller ones often, and the kernel clears every
-page before it gives it out again: for one fault in 4 KiB. A ResNet-50 on 48 images and two cores took 4.4 million
-faults a step: 19.0 s, and 12.6 s without them; on 16 images 5.2 and 3.9 s. It comes and goes with how the heap happens
-to lie: the same script may be a third slower in one run than in another.
+page before it gives it out again: for one fault in 4 KiB. A ResNet-50 on 48 images took 3.4 million faults a step on 16
+cores: 2.6 s, and 1.8 s without them. It comes and goes with how the heap happens to lie.
 
 How it is measured. Page faults of the ranks during steps, and their processor time inside the kernel; the gain is that
 time, at most 3 µs for each fault, as a share of computing. Less contention in the kernel may bring more than it says;
