@@ -212,7 +212,7 @@ def test_no_folder_at_all_does_not_stop_training(tmp_path, monkeypatch, capfd):
     from topout.launch import job, run_record
     from topout.schema.spec import RunSpec
 
-    def full_disk(path, content):
+    def full_disk(path, content, **_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run_record, "write_whole", full_disk)
