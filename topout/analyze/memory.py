@@ -29,7 +29,7 @@ _SOME, _ALL = 0.1, 0.9
 _HARDLY = 0.01
 """Of a device's memory: nobody offloads from one that is empty."""
 _FAULT_S = 3e-6
-"""Processor time of one page fault, at most: measured 2.7 µs on a virtual machine, less without one."""
+"""Processor time of one page fault, at most: measured 2.3 µs on a virtual machine."""
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 

@@ -76,7 +76,7 @@ def run(
     no_onednn_backward
         Compute gradients on CPUs with torch's own kernels, which are faster for convolutions on ARM.
     keep_memory
-        Keep memory that a step has freed for the next one: faster on CPUs, with somewhat more memory.
+        Keep memory that a step has freed for the next one: for steps on CPUs that fault much, with more memory.
     bind
         Bind each rank to cores of its gpu, socket, numa domain, core or node, or none; report prints who is where.
     no_bind

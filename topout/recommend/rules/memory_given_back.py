@@ -3,7 +3,7 @@
 Why it matters. Each step frees its activations and gradients, and the next one needs as much again. glibc hands
 blocks of 32 MiB and more back to the kernel as soon as they are freed, smaller ones often, and the kernel clears every
 page before it gives it out again: for one fault in 4 KiB. A ResNet-50 on 48 images took 3.4 million faults a step on 16
-cores: 2.6 s, and 1.8 s without them. It comes and goes with how the heap happens to lie.
+cores: 2.6 s, and 1.8 s without them; two models that fault little gained nothing.
 
 How it is measured. Page faults of the ranks during steps, and their processor time inside the kernel; the gain is that
 time, at most 3 µs for each fault, as a share of computing. Less contention in the kernel may bring more than it says;
@@ -17,9 +17,9 @@ The same without topout, for a process that is started with it:
 
     MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 python train.py
 
-or another allocator by LD_PRELOAD (jemalloc, tcmalloc). Ranks then keep what their largest step took, and mostly 5 to
-30 % more, for free space lies in pieces; few very large blocks come to twice as much. Scripts that call `topout.init()`
-on CPUs have it already, and where it is in force nothing is advised.
+or another allocator by LD_PRELOAD (jemalloc, tcmalloc). Ranks then keep what their largest step took, and more, for
+free space lies in pieces: 0 to 26 % in three models, up to twice as much with few very large blocks. Scripts that
+call `topout.init()` on CPUs have it already, and where it is in force nothing is advised.
 
 Not a problem when memory is scarce: what is not given back is not there for loader workers or the page cache.
 

@@ -16,7 +16,7 @@ What to do. In the order of effort:
     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   when much is reserved and little allocated
 
 On the host, fewer loader workers and a smaller prefetch_factor: each worker holds whole batches. Ranks
-that keep memory (--keep-memory, or `topout.init()` on CPUs) hold 5 to 30 % more than others; leave the
+that keep memory (--keep-memory, or `topout.init()` on CPUs) may hold up to twice as much; leave the
 flag out, or say `topout.init(keep_memory=False)`. Where the model is on a GPU and the host's memory ran
 out, see ME03.
 
