@@ -61,3 +61,18 @@ def test_forked_ranks_do_not_draw_the_same_numbers(launch, tmp_path: Path) -> No
     launch("import random; print(random.random())", options=("-n", "3"))
     (run,) = (tmp_path / "topout-runs").iterdir()
     assert len({path.read_text() for path in (run / "logs").glob("*.out")}) == 3
+
+
+UNFREEZES = """
+import gc, os
+opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(60)]
+gc.freeze()
+gc.unfreeze()
+gc.collect()
+for fd in opened:
+    os.fstat(fd)
+"""
+
+
+def test_what_the_launcher_held_never_closes_what_is_the_scripts(launch) -> None:
+    assert launch(UNFREEZES, options=("-n", "2")).code == 0

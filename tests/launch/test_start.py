@@ -1,9 +1,12 @@
 """A launcher starts at once: what it does not need before its ranks run is not loaded before."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from topout.launch import start_code
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLOW = ("dataclasses", "hashlib", "importlib.metadata", "inspect", "msgspec", "multiprocessing", "numpy", "pathlib",
@@ -28,6 +31,54 @@ def loaded_by(*modules: str) -> list[str]:
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     found: list[str] = json.loads(done.stdout)
     return found
+
+
+def test_all_that_is_loaded_before_the_script_begins_is_kept_in_one_file_and_nothing_else() -> None:
+    own = {name for name in loaded_by(*NEEDED, *PLUGINS, "topout.launch.starters") if name.startswith("topout.")}
+    kept = {name for group in start_code.GROUPS for name in start_code._names(group)}
+    assert own - kept == {"topout.cli", "topout.cli.main", "topout.launch", "topout.launch.start_code"}
+    assert kept - own == set()
+
+
+def test_extensions_that_are_loaded_before_the_script_begins_are_known_by_their_place() -> None:
+    begun = set(loaded_by("os"))
+    needed = [name for name in loaded_by(*NEEDED, *PLUGINS) if name not in begun and start_code._place(name)]
+    assert set(needed) <= set(start_code.EXTENSIONS)
+
+
+COUNTED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from topout.launch import start_code
+
+start_code.use()
+asked, find = [], start_code._finder.find_spec
+
+
+def found(name, *more):
+    spec = find(name, *more)
+    if spec is not None and name.startswith("topout"):
+        asked.append(name)
+    return spec
+
+
+start_code._finder.find_spec = found
+import IMPORTED
+print(*asked)
+"""
+
+
+def test_a_group_is_loaded_in_one_go(tmp_path: Path) -> None:
+    # asked for one by one, each would take half as long again
+    script = tmp_path / "script.py"
+    script.write_text("")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    words = [sys.executable, "-m", "topout", "run", "-n", "1", "--no-report", "-q", str(script)]
+    subprocess.run(words, cwd=tmp_path, env=environment, check=True)
+    code = COUNTED.replace("IMPORTED", ", ".join((*NEEDED, *PLUGINS, "topout.launch.starters")))
+    done = subprocess.run([sys.executable, "-c", code, REPOSITORY], capture_output=True, text=True, check=True)
+    asked = done.stdout.split()
+    assert 5 < len(asked) < 3 * len(start_code.GROUPS)
 
 
 def test_nothing_slow_is_loaded_before_the_script_begins() -> None:

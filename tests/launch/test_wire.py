@@ -376,6 +376,34 @@ def test_who_arrives_while_the_head_is_stopped_is_heard(monkeypatch):
     results[0].close()
 
 
+def test_nothing_else_is_done_while_a_newcomer_is_answered():
+    """It takes the time from how long the answer is under way."""
+
+    def come(port):
+        while not loaded_at:
+            time.sleep(0.001)
+        came_at[0] = time.monotonic()
+        with socket.create_connection(("127.0.0.1", port)) as newcomer:
+            newcomer.recv(1 << 12)
+            time.sleep(0.3)
+            left_at[0] = time.monotonic()
+        say_hello(port, "secret").close()
+
+    def load():
+        loaded_at.append(time.monotonic())
+        time.sleep(0.001)
+        return True
+
+    came_at, left_at, loaded_at = [0.0], [0.0], []
+    listener = listen("127.0.0.1")
+    with Gathering(listener, "secret", None) as gathering:
+        _, thread = in_background(come, listener.getsockname()[1])
+        gathering.await_all(1, timeout_s=5, signals=LauncherSignals(), check=lambda: None, missing=str, meanwhile=load)
+    thread.join(10)
+    assert loaded_at
+    assert not [at for at in loaded_at if came_at[0] + 0.1 < at < left_at[0]]
+
+
 def test_the_meeting_point_answers_and_then_leaves_its_port_to_rank_0():
     selector = Selector()
     point = MeetingPoint("127.0.0.1", "secret")

@@ -72,3 +72,29 @@ def test_a_run_that_its_launcher_writes_anew_meanwhile_is_read_again(tmp_path, m
     assert is_led_by(RunFolder(tmp_path), launcher)
     assert not failures
     assert not is_led_by(RunFolder(tmp_path), {**launcher, "pid": 1})
+
+
+def test_runs_of_a_day_are_numbered_in_turn_without_trying_each_number(tmp_path, monkeypatch):
+    folders = [run_folder.create_run_folder(tmp_path, "train.py").text for _ in range(3)]
+    assert [folder.rpartition("-")[2] for folder in folders] == ["1", "2", "3"]
+    (tmp_path / f"{folders[0].removesuffix('1')}200").mkdir()
+    (tmp_path / f"{folders[0].removesuffix('1')}7b").touch()
+    tried = []
+    make = run_folder.os.makedirs
+
+    def count(folder):
+        tried.append(folder)
+        make(folder)
+
+    monkeypatch.setattr(run_folder.os, "makedirs", count)
+    expected = run_folder.next_run_folder(tmp_path, "train")
+    assert run_folder.create_run_folder(tmp_path, "train.py").text == expected
+    assert expected.endswith("-201")
+    assert len(tried) == 2
+
+
+def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, monkeypatch):
+    first = run_folder.create_run_folder(tmp_path, "train.py")
+    # as seen before the other was made
+    monkeypatch.setattr(run_folder, "_last_number", lambda root, stem: 0)
+    assert run_folder.create_run_folder(tmp_path, "train.py").text == f"{first.text.removesuffix('1')}2"

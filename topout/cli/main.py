@@ -5,12 +5,12 @@ Data goes to stdout, talk to stderr. Loads the parser only when it is needed: `t
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 from topout import __version__
-from topout.launch.becoming import BecomeRank, run_rank
-from topout.schema.errors import ExitCode, TopoutError
+from topout.launch import start_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,20 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     _open_standard_files()
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["run"]:
+        # until the ranks have started: what a launcher loads stays, so looking for what does not is time lost
+        gc.disable()
+        start_code.use()
+    # out of that file
+    from topout.launch.becoming import BecomeRank, run_rank
+
     words: list[str] = []
     kept_fds: frozenset[int] = frozenset()
     try:
-        sys.exit(call(sys.argv[1:] if arguments is None else arguments))
+        sys.exit(call(given))
     except BecomeRank as rank:
-        # in a child of the launcher; once this block is left, nothing of the launcher is
+        # in a child of the launcher; once this block is left, no code of the launcher is run
         words, kept_fds = rank.words, rank.kept_fds
     sys.exit(run_rank(words, kept_fds))
 
@@ -43,6 +51,9 @@ def _open_standard_files() -> None:
 
 def call(arguments: list[str]) -> int:
     """Runs one verb and returns what the process tells the shell."""
+    # not above, where it would come before the file out of which `main` has it loaded
+    from topout.schema.errors import ExitCode, TopoutError
+
     if arguments[:1] != ["run"]:
         # not where a script inherits it
         from topout.cli.streams import bear_any_character, bear_lost_talk
@@ -82,6 +93,7 @@ def _without_reader(code: int) -> int:
 
 def _unforeseen(error: Exception) -> int:
     from topout.cli.streams import NO_ROOM, no_room, silence
+    from topout.schema.errors import ExitCode, TopoutError
 
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         _tell(str(no_room(error)))
@@ -127,12 +139,7 @@ def _dispatch(arguments: list[str]) -> object:
         # numpy's linear algebra is not used there, and its threads spin for a while after they are made
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if arguments[:1] == ["run"]:
-        import gc
-
         from topout.cli.run_options import delimit_script, read_quickly
-
-        # until the ranks have started: what a launcher loads stays, so looking for what does not is time lost
-        gc.disable()
 
         options = read_quickly(arguments[1:])
         if options is not None:

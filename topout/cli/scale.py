@@ -17,12 +17,13 @@ from topout.cli.page_files import check_page, write_page
 from topout.cli.scale_page import scale_page
 from topout.cli.scale_text import scale_text
 from topout.cli.training import check_script
+from topout.host.memory_room import room_of_rank
 from topout.launch.bounds import check_numbers
 from topout.report.json_report import encode
 from topout.schema.counted import counted
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
-from topout.study.largest_batch import Search, judge, largest_batch, room_of_rank, that_divides
+from topout.study.largest_batch import Search, judge, largest_batch, that_divides
 from topout.study.law_ranges import LawRange, law_ranges
 from topout.study.placement import current_allocation, options_inside
 from topout.study.scaling import Observed, Scaling, check_counts, study

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from topout.launch import start_code
 from topout.launch.job import JobResult, run_job
 from topout.launch.signals import ignore_late_warnings
 from topout.launch.terminal import Terminal
@@ -39,7 +40,10 @@ def train(options: Mapping[str, Any]) -> int:
     result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet), forks=True)
     ignore_late_warnings()
     wants_report = options.get("report") is not False and spec.record
-    return conclude(result, wants_report=wants_report, is_json=is_json, is_quiet=is_quiet)
+    code = conclude(result, wants_report=wants_report, is_json=is_json, is_quiet=is_quiet)
+    if result.status != "followed":
+        start_code.keep()
+    return code
 
 
 def spec_from(options: Mapping[str, Any]) -> RunSpec:

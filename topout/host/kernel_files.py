@@ -16,7 +16,8 @@ DEVICES_OF_NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
 """Either leads to a GPU; the second inside Windows, where /proc and /sys say nothing of one."""
 
 
-def read_text(path: str | PathLike[str]) -> str:
+def read_text(path: str | PathLike[str], *, is_whole: bool = True) -> str:
+    """Without `is_whole` what the kernel gives at first: some 4 KiB of a list with a part for each processor."""
     # a large host has hundreds of these files: `open` takes as long again for its layers, and pathlib longer than both
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -24,7 +25,7 @@ def read_text(path: str | PathLike[str]) -> str:
         return ""
     try:
         found = os.read(fd, _CHUNK_BYTES)
-        while more := os.read(fd, _CHUNK_BYTES):
+        while is_whole and (more := os.read(fd, _CHUNK_BYTES)):
             found += more
     except OSError:
         return ""

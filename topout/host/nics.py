@@ -122,6 +122,8 @@ def own_addresses() -> dict[str, tuple[str, ...]]:
 
 def inner_addresses() -> frozenset[str]:
     """Of bridges to this host's own containers and virtual machines."""
+    if not any(os.path.isdir(f"{_SYS}/class/net/{name}/bridge") for name in names_in(f"{_SYS}/class/net")):
+        return frozenset()
     bridges = [
         interface
         for name, interface in _ask_kernel().items()

@@ -184,7 +184,7 @@ def memory_bytes(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> int:
     total = int(total_kb) * 1024 if total_kb.isdigit() else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [
         int(text)
-        for folder in _groups_above("memory", sys_root, proc_root)
+        for folder in groups_above("memory", sys_root, proc_root)
         for name in ("memory.max", "memory.limit_in_bytes")
         if (text := read_text(f"{folder}/{name}").strip()).isdigit()
     ]
@@ -194,7 +194,7 @@ def memory_bytes(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> int:
 def cpu_limit(sys_root: Folder = _SYS, proc_root: Folder = _PROC) -> float | None:
     """Processors' worth of time that the tightest control group grants (2.5 = two and a half); None without one."""
     limits = []
-    for folder in _groups_above("cpu", sys_root, proc_root):
+    for folder in groups_above("cpu", sys_root, proc_root):
         quota, _, period = read_text(f"{folder}/cpu.max").strip().partition(" ")
         if not quota:
             quota, period = (read_text(f"{folder}/cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
@@ -220,7 +220,7 @@ def cgroup_folder(controller: str, proc_root: Folder = _PROC, sys_root: Folder =
     return inside if os.path.isdir(inside) else unified
 
 
-def _groups_above(controller: str, sys_root: Folder, proc_root: Folder) -> Iterator[str]:
+def groups_above(controller: str, sys_root: Folder, proc_root: Folder) -> Iterator[str]:
     """The process's own group first, then its parents: any of them may hold the tightest limit."""
     top = f"{sys_root}/fs/cgroup"
     folder = cgroup_folder(controller, proc_root, sys_root)
@@ -232,7 +232,8 @@ def _groups_above(controller: str, sys_root: Folder, proc_root: Folder) -> Itera
 
 def cpu_model(proc_root: Folder = _PROC) -> str:
     fields: dict[str, str] = {}
-    for line in read_text(f"{proc_root}/cpuinfo").splitlines():
+    # the first processor is there; to list all of a large host takes the kernel longer than the rest here
+    for line in read_text(f"{proc_root}/cpuinfo", is_whole=False).splitlines():
         name, _, value = line.partition(":")
         fields.setdefault(name.strip(), value.strip())
         if name.strip() == "model name":

@@ -7,7 +7,6 @@ started itself. It lives over restarts, and ends its ranks at once when the head
 from __future__ import annotations
 
 import _socket
-import gc
 import os
 import sys
 import time
@@ -15,8 +14,7 @@ import time
 from topout.host.light_selector import Selector
 from topout.host.topology import read_host
 from topout.launch import oom_kills
-from topout.launch.becoming import BecomeRank, load_ahead, run_rank
-from topout.launch.local_ranks import LocalRanks
+from topout.launch.becoming import BEFORE_RANKS, Ahead, BecomeRank, run_rank
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
 from topout.launch.outcome import AT_ONCE, Cause, Orders, after_signal
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from topout.launch.first_failure import RankEnd
+    from topout.launch.local_ranks import LocalRanks
     from topout.launch.supervise import Supervisor
 
 _TAIL_CHARACTERS = 4096
@@ -57,11 +56,11 @@ class Agent:
         self._messages: list[dict[str, Any]] = []
         self._selector = Selector()
         self._meeting_point: MeetingPoint | None = None
+        self._ahead = Ahead(*BEFORE_RANKS)
 
     def serve(self, gathering: LauncherSignals | None = None) -> int:
         """Returns the exit code of the job. `gathering` are signals, with those that came before."""
         self._wire.send("hello", member=to_plain(self._member))
-        load_ahead()
         if gathering is not None:
             return self._obey(gathering)
         with LauncherSignals() as signals:
@@ -95,11 +94,16 @@ class Agent:
 
     def _next(self, signals: LauncherSignals) -> dict[str, Any] | None:
         """None when the head is gone."""
+        has_more = True
         while not self._messages:
             if not self._wire.is_open:
                 return None
-            for act in self._selector.select(1.0):
+            # while the head thinks, what its next word needs is loaded
+            ready = self._selector.select(0.0 if has_more else 1.0)
+            for act in ready:
                 act()
+            if not ready:
+                has_more = self._ahead.load_one()
             signals.raise_if_asked()
             self._wire.flush()
             self._messages += self._wire.receive()
@@ -124,6 +128,9 @@ class Agent:
             self._meeting_point = None
 
     def _run(self, message: dict[str, Any], signals: LauncherSignals) -> None:
+        # loaded while this one awaited the head's word
+        from topout.launch.local_ranks import LocalRanks
+
         ranks = [from_plain(Rank, rank) for rank in message["ranks"]]
         world = from_outline(message["world"], self._member.host, ranks)
         spec = from_plain(RunSpec, message["spec"])
@@ -143,6 +150,7 @@ class Agent:
                 show=fellows.show,
                 note=fellows.note,
                 on_failure=lambda error: fellows.note(f"the run folder cannot be written: {error.strerror or error}"),
+                signals=signals,
                 forks=bool(message["forks"]),
             )
         except (OSError, TopoutError) as error:
@@ -342,7 +350,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
     addresses, _, port = environ[HEAD_VARIABLE].rpartition(":")
     token = environ[TOKEN_VARIABLE]
-    wire = connect(addresses.split(","), [int(port)], token, timeout_s=25)
+    meanwhile = Ahead(*BEFORE_RANKS).load_one
+    wire = connect(addresses.split(","), [int(port)], token, timeout_s=25, meanwhile=meanwhile)
     allocation = detect_allocation(environ)
     task = allocation.task if allocation else None
     number = _place(allocation.hosts if allocation else (), task.node_rank if task else None)
@@ -364,8 +373,6 @@ def _place(hosts: Sequence[str], node_rank: int | None) -> int:
 def _main() -> int:
     words: list[str] = []
     kept_fds: frozenset[int] = frozenset()
-    # as in `topout run`: until the ranks have started
-    gc.disable()
     try:
         return main()
     except TopoutError as error:

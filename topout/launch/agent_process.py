@@ -4,7 +4,15 @@ Run by its path: `-m` would load 5 ms of what finds modules, and words with blan
 needs, may not survive a site's own `srun` or `blaunch`. Not for importing.
 """
 
-from topout.launch.agent import run_process
+import gc
+
+from topout.launch import start_code
 
 if __name__ == "__main__":
+    # as in `topout run`: until the ranks have started
+    gc.disable()
+    start_code.use()
+    # out of that file
+    from topout.launch.agent import run_process
+
     run_process()

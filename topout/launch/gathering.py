@@ -80,18 +80,26 @@ class Gathering:
         signals: LauncherSignals,
         check: Callable[[], None],
         missing: Callable[[set[int]], str],
+        meanwhile: Callable[[], bool] = lambda: False,
     ) -> list[Link]:
         """Everybody, or an error that says who is missing.
 
-        `check` raises when those who start the others gave up; `missing` names who is not among the numbers given.
+        `check` raises when those who start the others gave up; `missing` names who is not among the numbers given;
+        `meanwhile` does a little of something else, and returns False when all is done.
         """
         allow_open_files(num_wanted)
         self._selector.register(signals.fd, lambda: None)
         progress_at = time.monotonic()
+        has_more = True
         while len(self._arrived()) < num_wanted:
             num_before = len(self._links)
-            for act in self._selector.select(0.1):
+            # newcomers take the time from how soon their word is answered
+            may_load = has_more and not self._pending
+            ready = self._selector.select(0.0 if may_load else 0.1)
+            for act in ready:
                 act()
+            if may_load and not ready:
+                has_more = meanwhile()
             before = time.monotonic()
             signals.raise_if_asked()
             now = time.monotonic()

@@ -66,6 +66,7 @@ class Head:
         self.watching: Watching | None = None
         self.has_told = False
         """A rank elsewhere was told to stop."""
+        self._replies: dict[str, dict[int, dict[str, Any]]] = {}
         self._ticked_at = time.monotonic()
 
     # before a round
@@ -78,21 +79,26 @@ class Head:
     def prepare(self, roster: Roster, signals: LauncherSignals) -> World:
         """Ports on every host, and a meeting point that all of them have reached."""
         world = roster.world
+        self._replies.clear()
         master = next(number for number, ranks in roster.ranks_of.items() if any(rank.rank == 0 for rank in ranks))
         ports: dict[int, list[int]] = {}
         for number, link in self._taking_part(roster):
             link.wire.send("prepare", num_ranks=len(roster.ranks_of[number]), is_master=number == master)
         if self.local is not None:
             ports[self.local.number] = free_ports(self.local.host.address, len(roster.ranks_of[self.local.number]))
+        asked: set[int] = set()
         if self.local is not None and self.local.number == master:
-            self._meet_at(self.local.host.address)
+            point = self._meet_at(self.local.host.address)
+            # where they meet is known already, so nobody waits for a second question
+            asked = self._ask_to_reach(roster, master, point.address, point.port)
         replies = self._ask(roster, "prepared", signals)
         ports.update({number: list(reply["ports"]) for number, reply in replies.items()})
         if self.meeting_point is not None:
             address, port = self.meeting_point.address, self.meeting_point.port
         else:
             address, port = str(replies[master]["address"]), int(replies[master]["master_port"])
-        self._let_all_reach(roster, master, address, port, signals)
+            asked = self._ask_to_reach(roster, master, address, port)
+        self._await_reached(roster, asked, f"{address}:{port}", signals)
         of_rank = {
             rank.rank: port
             for number, ranks in roster.ranks_of.items()
@@ -288,12 +294,13 @@ class Head:
     def _taking_part(self, roster: Roster) -> list[tuple[int, Link]]:
         return [(number, link) for number, link in self.links.items() if number in roster.ranks_of]
 
-    def _meet_at(self, address: str) -> None:
+    def _meet_at(self, address: str) -> MeetingPoint:
         self.meeting_point = MeetingPoint(address, self._token)
         self.meeting_point.register(self._selector)
+        return self.meeting_point
 
-    def _let_all_reach(self, roster: Roster, master: int, address: str, port: int, signals: LauncherSignals) -> None:
-        """One launcher of every other host tries; those on the same host would show nothing."""
+    def _ask_to_reach(self, roster: Roster, master: int, address: str, port: int) -> set[int]:
+        """One launcher of every other host tries; those on the same host would show nothing. Returns their numbers."""
         tried = {
             link.member.host.name: (number, link)
             for number, link in self._taking_part(roster)
@@ -301,7 +308,10 @@ class Head:
         }
         for _, link in tried.values():
             link.wire.send("reach", address=address, port=port)
-        replies = self._ask(roster, "reached", signals, only={number for number, _ in tried.values()})
+        return {number for number, _ in tried.values()}
+
+    def _await_reached(self, roster: Roster, asked: set[int], place: str, signals: LauncherSignals) -> None:
+        replies = self._ask(roster, "reached", signals, only=asked)
         if self.meeting_point is not None:
             self.meeting_point.stop_answering()
         failed = {
@@ -310,7 +320,7 @@ class Head:
         if failed:
             host, why = next(iter(failed.items()))
             raise TopoutError(
-                f"{len(failed)} of {len(tried)} hosts cannot reach {address}:{port}, where the ranks meet.",
+                f"{len(failed)} of {len(asked)} hosts cannot reach {place}, where the ranks meet.",
                 why=f"{host}: {why}; the port may be filtered between compute nodes",
                 do="topout doctor, or name another network with --interface",
                 exit_code=ExitCode.ENVIRONMENT,
@@ -321,15 +331,15 @@ class Head:
     ) -> dict[int, dict[str, Any]]:
         """The replies of that kind, one a launcher. A signal that ends the job, here or there, ends the asking."""
         asked = {number: link for number, link in self._taking_part(roster) if only is None or number in only}
-        replies: dict[int, dict[str, Any]] = {}
+        replies = self._replies.setdefault(kind, {})
 
         def reader(number: int, link: Link) -> Callable[[], None]:
             def read() -> None:
                 for reply in link.wire.receive():
                     if reply.get("kind") == "ending" and reply.get("cause") == Cause.INTERRUPTED:
                         raise EndedByError(int(reply["number"]))
-                    if reply.get("kind") == kind:
-                        replies[number] = reply
+                    # one to another question is for whoever asks that
+                    self._replies.setdefault(str(reply.get("kind")), {})[number] = reply
                 if not link.wire.is_open:
                     signals.raise_if_asked(may_pause=False)
                     raise _lost_at_start(link, "its connection broke")
@@ -342,16 +352,17 @@ class Head:
         try:
             for fd, read in readers.items():
                 self._selector.register(fd, read)
-            while len(replies) < len(asked):
+            while asked.keys() - replies.keys():
                 for act in self._selector.select(0.1):
                     act()
                 signals.raise_if_asked(may_pause=False)
-                if time.monotonic() > deadline and len(replies) < len(asked):
+                if time.monotonic() > deadline and asked.keys() - replies.keys():
                     silent = next(link for number, link in asked.items() if number not in replies)
                     raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
         finally:
             self._selector.drop(readers)
-        return replies
+            del self._replies[kind]
+        return {number: replies[number] for number in asked}
 
 
 def _check_open(links: Iterable[Link]) -> None:

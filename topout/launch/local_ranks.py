@@ -10,7 +10,8 @@ import os
 import select
 
 from topout.host.open_files import allow_open_files
-from topout.launch.becoming import load_ahead
+from topout.launch import start_code
+from topout.launch.becoming import BEFORE_RANKS, Ahead
 from topout.launch.log_pipe import LogPipe
 from topout.launch.outcome import Limits, Outcome
 from topout.launch.rank_env import rank_environment
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from topout.record.sampler import Sampler
 
 _FDS_PER_RANK = 9
-_QUIET_S = 0.2
+QUIET_S = 0.2
+"""For which a launcher that has started ranks does nothing else, unless it hears of them."""
 
 Show: TypeAlias = "Callable[[int, bytes], None]"
 """Gives rank 0's output to the person; the first argument is 1 for stdout, 2 for stderr."""
@@ -58,6 +60,7 @@ class LocalRanks:
         show: Show,
         note: Callable[[str], None],
         on_failure: Callable[[OSError], None],
+        signals: LauncherSignals,
         forks: bool = False,
     ) -> None:
         """`forks`: as `RankProcess` has it."""
@@ -87,7 +90,7 @@ class LocalRanks:
             )
 
         if forks and ranks:
-            load_ahead()
+            Ahead(*BEFORE_RANKS).load_all()
         for slot, rank in enumerate(ranks):
             try:
                 self.processes.append(self._start(slot, rank, command, environment))
@@ -99,6 +102,7 @@ class LocalRanks:
                     do="start fewer ranks with -n, or raise the limits on processes and open files (ulimit -a)",
                     exit_code=ExitCode.ENVIRONMENT,
                 ) from error
+        self._await_first_sign(signals)
         self._logs = [
             (self._pipe(process, 1, show, on_failure), self._pipe(process, 2, show, on_failure))
             for process in self.processes
@@ -147,8 +151,8 @@ class LocalRanks:
         begun: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """`begun` is called once, when the launcher's work no longer stands in the ranks' way."""
-        self._await_first_sign(signals)
         gc.enable()
+        start_code.forget()
         self.scribe.start()
         begun()
         from topout.launch.supervise import Supervisor
@@ -180,7 +184,7 @@ class LocalRanks:
                     poll.register(fd, select.POLLIN)
         poll.register(signals.fd, select.POLLIN)
         if self.processes:
-            poll.poll(_QUIET_S * 1000)
+            poll.poll(QUIET_S * 1000)
 
     def observations(self) -> list[Observation]:
         """One look at each rank."""

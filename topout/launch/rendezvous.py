@@ -37,6 +37,8 @@ _FIRST_PORT, _NUM_PORTS = 20_000, 12_000
 _CANDIDATES = 8
 _STRIDE = 1_009
 _CONNECT_S = 2.0
+_AT_ONCE_S = 0.001
+"""Within which a head speaks that waits for others."""
 _FIRST_RETRY_S = 0.002
 _RETRY_GROWTH = 1.25
 _LONGEST_RETRY_S = 0.2
@@ -166,13 +168,13 @@ def connect(
     *,
     timeout_s: float,
     to_wait: str = "--start-timeout 120",
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], bool] = lambda: False,
     check: Callable[[], None] = lambda: None,
 ) -> Wire:
     """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over.
 
-    `to_wait` is how whoever asks may wait for longer. `meanwhile` is called once, when the head is not there yet;
-    `check` after every try, and may raise.
+    `to_wait` is how whoever asks may wait for longer. `meanwhile` does a little of something else while the head is not
+    there or does not answer yet, and returns False when all is done; `check` is called after every try, and may raise.
     """
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
@@ -185,12 +187,11 @@ def connect(
         for address in addresses:
             for port in tried:
                 try:
-                    return connect_once(address, port, token)
+                    return connect_once(address, port, token, meanwhile)
                 except (OSError, NotOursError) as error:
                     last = error
-        if num_tries == 1:
-            meanwhile()
-        time.sleep(retry_s)
+        if not meanwhile():
+            time.sleep(retry_s)
         before = time.monotonic()
         check()
         # stopped by Ctrl-Z it could not try
@@ -206,13 +207,16 @@ def connect(
     )
 
 
-def connect_once(address: str, port: int, token: str) -> Wire:
-    """At an address in digits, as `resolve` gives it."""
+def connect_once(address: str, port: int, token: str, meanwhile: Callable[[], bool] = lambda: False) -> Wire:
+    """At an address in digits, as `resolve` gives it. `meanwhile` is called until the other end speaks."""
     connection = Socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET)
     try:
         connection.settimeout(_CONNECT_S)
         connection.connect((address, port))
         wire = Wire(connection)
+        patience_s = _AT_ONCE_S
+        while not wire.has_word(patience_s) and meanwhile():
+            patience_s = 0.0
         wire.prove_as_agent(token)
     except BaseException:
         connection.close()

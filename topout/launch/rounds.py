@@ -9,6 +9,7 @@ Not for finding out who takes part: a `Company` arrives complete. Launchers that
 from __future__ import annotations
 
 import os
+import select
 import sys
 
 from topout.launch import oom_kills
@@ -16,12 +17,11 @@ from topout.launch.bounds import check_min_nodes
 from topout.launch.company import Company
 from topout.launch.detect import check_world
 from topout.launch.job_result import JobResult
-from topout.launch.local_ranks import LocalRanks
+from topout.launch.local_ranks import QUIET_S, LocalRanks
 from topout.launch.outcome import MAY_BE_RESTARTED, TRAIN_ALONE, Cause, Limits, Outcome
 from topout.launch.roster import Roster, make_roster
 from topout.launch.run_record import RunRecord
 from topout.launch.signals import LauncherSignals
-from topout.launch.stopping import STOPPED_EXIT_CODE, Stopping
 from topout.launch.target import rank_command, rank_words
 from topout.launch.terminal import Terminal
 from topout.schema.errors import ExitCode, TopoutError
@@ -35,6 +35,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from topout.launch.head import Head
+    from topout.launch.stopping import Stopping
     from topout.launch.watching import Watching
 
 
@@ -126,10 +128,12 @@ class _Round:
                 cwd=os.getcwd(),
             )
         try:
-            local = self._start_own(roster, world, folder, record)
+            local = self._start_own(roster, world, folder, record, signals)
         except TopoutError:
             record.finished("failed", ExitCode.ENVIRONMENT, ())
             raise
+        if head is not None and not local.processes:
+            _await_word(head, signals)
         stopping = self._stopping(local)
         try:
             record.started(local.pids)
@@ -185,6 +189,9 @@ class _Round:
         return watching
 
     def _stopping(self, local: LocalRanks) -> Stopping:
+        # ranks that start need not wait for it
+        from topout.launch.stopping import Stopping
+
         head = self._crew.head
         if head is None:
             return Stopping(local.stop_page, own=0, others=(), send=lambda order: None, say=self._terminal.say)
@@ -197,7 +204,9 @@ class _Round:
         )
         return head.stopping
 
-    def _start_own(self, roster: Roster, world: World, folder: RunFolder | None, record: RunRecord) -> LocalRanks:
+    def _start_own(
+        self, roster: Roster, world: World, folder: RunFolder | None, record: RunRecord, signals: LauncherSignals
+    ) -> LocalRanks:
         """The ranks of this launcher; a head that a scheduler did not count as a task has none."""
         numbers = {rank.rank for rank in roster.ranks_of[self._crew.local.number]} if self._crew.local else set()
         return LocalRanks(
@@ -211,6 +220,7 @@ class _Round:
             show=self._terminal.show,
             note=record.note,
             on_failure=record.warn_once,
+            signals=signals,
             forks=self._forks,
         )
 
@@ -249,6 +259,7 @@ class _Round:
         """(status, exit code, what to print last)."""
         # ranks that start need not wait for it
         from topout.launch.first_failure import describe, first_failure, signal_name
+        from topout.launch.stopping import STOPPED_EXIT_CODE
 
         if outcome.cause is Cause.INTERRUPTED:
             number = outcome.signal or signal.SIGINT
@@ -278,6 +289,16 @@ class _Round:
         if is_here or self._crew.head is None:
             return oom_kills.kills_since(self._oom_kills_before)
         return self._crew.head.oom_kills.get(rank)
+
+
+def _await_word(head: Head, signals: LauncherSignals) -> None:
+    """Until a launcher says something: one may share a core with this one, which has no ranks of its own."""
+    poll = select.poll()
+    poll.register(signals.fd, select.POLLIN)
+    for link in head.links.values():
+        if link.wire.is_open:
+            poll.register(link.wire.fd, select.POLLIN)
+    poll.poll(QUIET_S * 1000)
 
 
 def single_device_error(cause: Cause, num_ranks: int, *, is_ddp: bool) -> TopoutError:

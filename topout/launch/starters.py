@@ -53,7 +53,8 @@ def start_through_scheduler(
     if spec.interface is not None:
         variables[INTERFACE_VARIABLE] = spec.interface
     starters = Starters(allocation, num_hosts, variables)
-    # loaded while the scheduler starts the others
+    # loaded while the scheduler starts the others; `rounds` is what comes next
+    import topout.launch.rounds  # noqa: F401
     from topout.launch.company import Company
     from topout.launch.gathering import Gathering
     from topout.launch.head import Head

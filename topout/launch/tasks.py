@@ -9,7 +9,7 @@ import os
 
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation, Task
-from topout.launch.becoming import load_ahead
+from topout.launch.becoming import BEFORE_RANKS, Ahead
 from topout.launch.leading import LOOPBACK, find_lead, head_addresses, own_address
 from topout.launch.member import Member
 from topout.launch.rendezvous import at_data_address, check_interface, connect, job_ports, job_token, listen
@@ -38,8 +38,8 @@ def follow_or_lead(
         own_host = read_host()
         ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
         addresses = head_addresses(lead, allocation, spec.interface)
-        check = signals.raise_if_asked
-        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=load_ahead, check=check)
+        check, meanwhile = signals.raise_if_asked, Ahead(*BEFORE_RANKS).load_one
+        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=meanwhile, check=check)
         return join(
             wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface, signals=signals
         )  # fmt: skip
@@ -59,16 +59,12 @@ def _lead(
 ) -> Company:
     """`own` is where the others look for this task."""
     listener = listen(own, job_ports(allocation.job_id))
-    # the others arrive meanwhile
-    from topout.launch.company import Company
     from topout.launch.gathering import Gathering
-    from topout.launch.head import Head
 
     host = replace(read_host(), address=own)
     if own != LOOPBACK:
         host = at_data_address(host, own, spec.interface)
     local = Member(number=task.rank, host=host, granted=tuple(sorted(os.sched_getaffinity(0))), is_task=True)
-    load_ahead()
     with Gathering(listener, token, local) as gathering:
         links = gathering.await_all(
             task.world_size,
@@ -76,7 +72,12 @@ def _lead(
             signals=signals,
             check=lambda: None,
             missing=lambda arrived: _tasks_missing(arrived, task.world_size, allocation),
+            meanwhile=Ahead("launch.company", "launch.head", *BEFORE_RANKS, "launch.rounds").load_one,
         )
+    # loaded by then, where the others took as long
+    from topout.launch.company import Company
+    from topout.launch.head import Head
+
     return Company(local, allocation, Head(links, local, token, say))
 
 

@@ -7,17 +7,17 @@ for anything larger than a nonce.
 from __future__ import annotations
 
 import os
+import sys
 from _operator import _compare_digest
 
 try:
-    # Python 3.12 and later
-    from _sha2 import sha256  # type: ignore[import-not-found]
-except ImportError:
-    try:
+    if sys.version_info >= (3, 12):
+        from _sha2 import sha256  # type: ignore[import-not-found]
+    else:
         from _sha256 import sha256  # type: ignore[import-not-found]
-    except ImportError:
-        # a Python that was built without its own
-        from hashlib import sha256
+except ImportError:
+    # a Python that was built without its own
+    from hashlib import sha256
 
 __all__ = ["hmac_sha256", "is_same_text", "new_nonce"]
 

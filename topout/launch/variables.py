@@ -8,13 +8,14 @@ from __future__ import annotations
 import _socket
 import os
 
+from topout.host.kernel_files import read_text
 from topout.launch.allocation import Task
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.ignoring import ignoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PLACE_VARIABLE = "TOPOUT_PLACE"
 """`1/4`: the second of four hosts; for starters that run one command a host and tell it nothing."""
@@ -145,21 +146,18 @@ def remove_private_files() -> None:
             os.unlink(_private_files.pop())  # noqa: PTH108 (pathlib is slow to load)
 
 
-def parents(num: int = 6) -> list[list[str]]:
+def parents(num: int = 6) -> Iterator[list[str]]:
     """Command lines of the processes above this one, the nearest first; what cannot be read is left out."""
-    lines, pid = [], os.getppid()
+    pid = os.getppid()
     for _ in range(num):
+        words = read_text(f"/proc/{pid}/cmdline").split("\0")
         try:
-            with open(f"/proc/{pid}/cmdline", errors="replace") as file:
-                words = file.read().split("\0")
-            with open(f"/proc/{pid}/stat", errors="replace") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-        lines.append(words)
+            pid = int(read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+        except (ValueError, IndexError):
+            return
+        yield words
         if pid <= 1:
-            break
-    return lines
+            return
 
 
 def has_terminal() -> bool:

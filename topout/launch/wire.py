@@ -135,6 +135,12 @@ class Wire:
         if any(event & select.POLLOUT for _, event in poll.poll(seconds * 1000)):
             self.flush()
 
+    def has_word(self, seconds: float) -> bool:
+        """Whether something arrives within so long."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
     def close(self) -> None:
         self.is_open = False
         with ignoring(OSError):

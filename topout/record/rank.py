@@ -17,6 +17,7 @@ from _frozen_importlib_external import SourceFileLoader
 
 from topout.record import horovod_path, jax_cluster, keras_taps, preemption, torch_taps, worker_cores
 from topout.record.recorder import Recorder, set_current
+from topout.record.script_code import script_code
 from topout.record.settings import Settings
 from topout.record.status import StatusLine
 
@@ -214,7 +215,7 @@ def _run_script(arguments: list[str]) -> None:
     sys.modules["__main__"] = module
     with open(path, "rb") as file:
         source = file.read()
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
+    exec(script_code(source, path), module.__dict__)
 
 
 def _run_module(arguments: list[str]) -> None:
@@ -241,7 +242,7 @@ def _below_us(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the script's first frame on; the frames that started it say nothing to its author."""
     below = trace
     runpy = sys.modules.get("runpy")
-    ours = (__file__, getattr(runpy, "__file__", None), "<frozen runpy>")
+    ours = (__file__, script_code.__code__.co_filename, getattr(runpy, "__file__", None), "<frozen runpy>")
     while below is not None and below.tb_frame.f_code.co_filename in ours:
         below = below.tb_next
     # none of it is the script's where the script does not compile

@@ -41,6 +41,7 @@ LOST = "lost"
 TO_READ_NEWER = "install the topout that wrote it, or a newer one: pip install . in its folder"
 """What to do with a file whose format is newer than this topout."""
 _OPENING_BYTES = 4096
+_MOST_A_DAY = 100_000
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL)
 
 
@@ -116,14 +117,16 @@ def log_name(rank: int, stream: str) -> str:
 
 def create_run_folder(root: str | Path, script_name: str) -> RunFolder:
     """Makes a folder of its own for a run; two runs that start together get different ones."""
-    day = time.strftime("%Y-%m-%d")
     stem = os.path.splitext(os.path.basename(script_name))[0]
     stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "run"
-    for number in range(1, 100_000):
-        folder = f"{root}/{day}-{stem}-{number}"
+    number = 1
+    while number < _MOST_A_DAY:
+        folder = f"{root}/{_of_today(stem)}{number}"
         try:
             os.makedirs(folder)
         except FileExistsError:
+            # not one by one: a shared file system takes a millisecond to refuse each
+            number = max(number, _last_number(root, stem)) + 1
             continue
         except OSError as error:
             raise TopoutError(
@@ -134,7 +137,31 @@ def create_run_folder(root: str | Path, script_name: str) -> RunFolder:
             ) from error
         os.mkdir(f"{folder}/logs")
         return RunFolder(folder)
-    raise TopoutError(f"{root} holds 100,000 runs of {stem} today.", why="every number is taken", do="use --runs DIR")
+    raise TopoutError(
+        f"{root} holds {_MOST_A_DAY:,} runs of {stem} today.", why="every number is taken", do="use --runs DIR"
+    )
+
+
+def next_run_folder(root: str | Path, stem: str) -> str:
+    """The path that `create_run_folder` would find free now."""
+    first = f"{root}/{_of_today(stem)}1"
+    return f"{root}/{_of_today(stem)}{_last_number(root, stem) + 1}" if os.path.exists(first) else first
+
+
+def _of_today(stem: str) -> str:
+    return f"{time.strftime('%Y-%m-%d')}-{stem}-"
+
+
+def _last_number(root: str | Path, stem: str) -> int:
+    """Of today's runs; 0 without any."""
+    start = _of_today(stem)
+    try:
+        names = os.listdir(root)  # noqa: PTH208
+    except OSError:
+        return 0
+    found = [name.removeprefix(start) for name in names if name.startswith(start)]
+    numbers = [int(digits) for digits in found if digits.isdecimal() and digits.isascii()]
+    return max([number for number in numbers if number < _MOST_A_DAY], default=0)
 
 
 def write_whole(path: str | Path, content: str | bytes, *, is_synced: bool = True) -> None:

@@ -2,22 +2,19 @@
 
 On a GPU a run that is too large fails and harms nobody. On a CPU it would swap, or be killed with whatever else runs in
 the session; so there the memory of the runs that fitted is drawn on in a straight line, and a batch that would need
-more than `SAFE` of what is free is not run at all.
+more than what is safe to take (`host.memory_room`) is not run at all.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm
 
-from topout.host.topology import memory_bytes
 from topout.schema.errors import ExitCode, TopoutError
 from topout.study.scaling_runs import Ended, Say, observe
 
 START = 8
 MOST = 1 << 20
 """A batch that needs no memory at all would be doubled for ever."""
-SAFE = 0.8
 FINE = 8
 """The answer is exact to a part of so many."""
 
@@ -120,18 +117,6 @@ def _failed(size: int, ended: Ended) -> TopoutError:
         do="mend it, or give --batch a number",
         exit_code=ExitCode.JOB_FAILED,
     )
-
-
-def room_of_rank(num_ranks: int) -> int:
-    """What each of so many ranks of this host may use: of what is free now, and never more than the job is allowed."""
-    free = min(memory_bytes(), _available_bytes())
-    return int(SAFE * free / num_ranks)
-
-
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        found = {line.partition(":")[0]: line.split()[1] for line in file}
-    return int(found.get("MemAvailable", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024)) * 1024
 
 
 def that_divides(size: int, counts: Sequence[int]) -> int:

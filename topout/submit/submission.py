@@ -17,7 +17,7 @@ from types import ModuleType
 
 from topout.launch.job_request import JobRequest
 from topout.schema.errors import ExitCode, TopoutError
-from topout.schema.run_folder import create_run_folder
+from topout.schema.run_folder import create_run_folder, next_run_folder
 from topout.submit.duration import parse_duration
 from topout.submit.job_folder import JOBS, JobFolder
 from topout.submit.job_script import in_container, job_script
@@ -178,7 +178,7 @@ def _request(submission: Submission, job: JobFolder) -> JobRequest:
 
 def scripts_of(submission: Submission) -> list[str]:
     """The scripts that would be submitted; nothing is written."""
-    job = JobFolder(_next_folder(submission.runs / JOBS, submission.name))
+    job = JobFolder(Path(next_run_folder(submission.runs / JOBS, submission.name)))
     scripts = [training_script(submission, job)]
     if submission.evaluation_words:
         after = None if _evaluation_at_the_end(submission, job) else _JOB_ID_LATER
@@ -289,13 +289,6 @@ def _evaluation_at_the_end(submission: Submission, job: JobFolder) -> str | None
     if not submission.evaluation_words or not (submission.site.requeue and submission.warn_s and queue.resubmit):
         return None
     return f"{joined(queue.resubmit)} {joined([str(job.eval_script)])}"
-
-
-def _next_folder(root: Path, name: str) -> Path:
-    """The name that `create_run_folder` would find free now."""
-    day = datetime.now().astimezone().strftime("%Y-%m-%d")
-    number = next(number for number in range(1, 100_000) if not (root / f"{day}-{name}-{number}").exists())
-    return root / f"{day}-{name}-{number}"
 
 
 def _write_script(path: Path, text: str) -> None:

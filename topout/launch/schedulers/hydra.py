@@ -15,7 +15,7 @@ from topout.schema.world import Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 TITLE = "MPICH"
 
@@ -49,7 +49,7 @@ def detect(environ: Mapping[str, str]) -> Allocation | None:
     )
 
 
-def _name_and_head(environ: Mapping[str, str], commands: Sequence[Sequence[str]]) -> tuple[str | None, str | None]:
+def _name_and_head(environ: Mapping[str, str], commands: Iterable[Sequence[str]]) -> tuple[str | None, str | None]:
     """What tells this job from others, and mpiexec's host. A shell or two may stand between the proxy and us."""
     name, head = (
         environ.get("I_MPI_HYDRA_UUID") or environ.get("MPISPAWN_MPIRUN_ID"),
