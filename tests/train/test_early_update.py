@@ -25,9 +25,11 @@ def trained(make, **options):
     frozen = model[0].bias.requires_grad_(False)
     optimizer = make(model.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
-    wrapped, optimizer = ctx.wrap(model, optimizer, buckets=0.25, **options)
     seen = []
+    # before ours
     optimizer.register_step_post_hook(lambda *_: seen.append([p.grad is not None for p in model.parameters()]))
+    optimizer.register_step_post_hook(lambda self, *_: self.zero_grad())
+    wrapped, optimizer = ctx.wrap(model, optimizer, buckets=0.25, **options)
     for step in range(8):
         x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 * step + ctx.rank))
         if step == 4:  # as a resumed job does: the optimizer has another state from here on
@@ -40,7 +42,6 @@ def trained(make, **options):
             wrapped(x).square().mean().backward()
         optimizer.step()
         schedule.step()
-        optimizer.zero_grad()
     state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
     return [*model.parameters(), *state], seen
 

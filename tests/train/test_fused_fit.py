@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from topout.train.compute import Compute
-from topout.train.fused import fuse
+from topout.train.fused import fuse, pays
 
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 OPTIMIZERS = {
@@ -223,3 +223,12 @@ def test_gradients_of_a_closure_are_fitted_when_it_has_computed_them(make):
             assert optimizer.step(closure) == 1
 
     assert_alike(convolutions, make, train)
+
+
+def test_fused_kernels_pay_for_state_or_many_tensors():
+    few, many = linears(), torch.nn.Sequential(*(linears() for _ in range(3)))
+    assert not pays(SGD(few.parameters(), lr=0.1))
+    assert pays(SGD(few.parameters(), lr=0.1, momentum=0.9))
+    assert pays(ADAM(few.parameters(), lr=0.1))
+    assert pays(SGD(many.parameters(), lr=0.1))
+    assert pays(SGD(linears().to("meta").parameters(), lr=0.1))

@@ -24,22 +24,22 @@ from topout.schema.errors import TopoutError
 from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook
 from topout.train.buckets.remembered import Remembered
-from topout.train.compression import CODECS, install, make
+from topout.train.compression import install, make
 from topout.train.early_update import EarlyUpdate
 from topout.train.exchange import gather
 from topout.train.forward_overlap import ForwardOverlap, check_overlap
-from topout.train.fused import fuse, has_sparse_gradients
+from topout.train.fused import fuse, has_sparse_gradients, pays
 from topout.train.parallel import data_parallel, fingerprint
 from topout.train.partial_step import check_kind
 from topout.train.place import Place
+from topout.train.prepared.update import PreparedUpdate, prepared_update
+from topout.train.wrap_checks import check_choices, check_optimizer
 from topout.train.wrapped import Wrapped, tell_replaced
 
 if TYPE_CHECKING:
     from topout.train.checkpoint import Checkpoints
     from topout.train.mesh import Trainer
     from topout.train.noise_scale import NoiseScale
-
-BUCKETS = ("auto", "default")
 
 
 class Context:
@@ -88,7 +88,7 @@ class Context:
         compress: str | None = None,
         find_unused_parameters: bool = False,
         fused_optimizer: bool = True,
-        early_update: bool = False,
+        early_update: bool | None = None,
         overlap_forward: bool = False,
         own_share: bool = False,
     ) -> Any:
@@ -98,11 +98,12 @@ class Context:
         `buckets`: "auto" measures and chooses within 50 steps, "default" leaves DDP's, a number is a limit in MiB.
         `compress`: None averages as given; "auto" may choose bf16 where it makes the step shorter; or the name of one.
         `fused_optimizer`: torch's own fused kernels, among several ranks (the same but for rounding).
-        `early_update`: parameters are updated while later gradients travel; not with clipping or a loss scaler.
+        `early_update`: None computes updates while later gradients travel, where that pays, and puts them in place at
+        `step()`; True updates at once, which a loop that clips gradients must not have; False neither.
         `overlap_forward`: gradients travel on while the next forward runs; for slow links on CPUs (docs/step.md).
         `own_share`: the loader gives this rank its own part already.
         """
-        _check_choices(model, buckets, compress)
+        check_choices(model, buckets, compress)
         if early_update or overlap_forward:
             check_kind(model, optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
         if overlap_forward:
@@ -114,8 +115,9 @@ class Context:
             bucket_cap_mb=None if isinstance(buckets, str) else buckets,
         )
         if optimizer is not None:
-            _check_optimizer(model, optimizer)
-            if fused_optimizer and wrapped is not model and not has_sparse_gradients(model):
+            check_optimizer(model, optimizer)
+            may_fuse = fused_optimizer and wrapped is not model and not has_sparse_gradients(model)
+            if may_fuse and pays(optimizer):
                 # nothing hides the optimizer: it begins when the last gradient has come
                 fuse(optimizer)
         early: EarlyUpdate | ForwardOverlap | None = None
@@ -123,7 +125,9 @@ class Context:
             early = ForwardOverlap(optimizer, self.place)
         elif wrapped is not model and early_update:
             early = EarlyUpdate(optimizer, self.place)
-        compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early)
+        is_left_to_us = early is None and early_update is None and compress is None and buckets == "auto"
+        prepared = prepared_update(wrapped, optimizer, self.place) if wrapped is not model and is_left_to_us else None
+        compressor = None if wrapped is model else self._average(wrapped, buckets, compress, early, prepared)
         if isinstance(early, ForwardOverlap):
             early.watch(wrapped)
             self._overlap_references.append(weakref.ref(early))
@@ -310,7 +314,12 @@ class Context:
         return [wrapped for wrapped in living if wrapped.living()[0] in everywhere]
 
     def _average(
-        self, ddp: Any, buckets: str | float, compress: str | None, early: EarlyUpdate | ForwardOverlap | None
+        self,
+        ddp: Any,
+        buckets: str | float,
+        compress: str | None,
+        early: EarlyUpdate | ForwardOverlap | None,
+        prepared: PreparedUpdate | None,
     ) -> Any:
         """How gradients travel; the compressor where one was named, for it keeps what rounding has left over."""
         self.tuning = None
@@ -331,8 +340,11 @@ class Context:
         surroundings = f"{fingerprint(ddp.module)} {sharing} {backend} {torch.__version__} {compress}"
         if early is not None:
             surroundings += f" {early.NAME}"
+        elif prepared is None:
+            surroundings += " late"
         plain = None if early is None else early.hook
-        self.tuning = Autotune(ddp, self.place, hooks=hooks, plain=plain, remembered=Remembered(surroundings))
+        memory = Remembered(surroundings)
+        self.tuning = Autotune(ddp, self.place, hooks=hooks, plain=plain, prepared=prepared, remembered=memory)
         return None
 
     def _hook(self, name: str, model: Any) -> Callable[[], Hook]:
@@ -360,37 +372,3 @@ def _takes_its_share(loader: Any, place: Place) -> bool:
             do="call topout.init() before the loader is made",
         )
     return world_size is not None
-
-
-def _check_choices(model: Any, buckets: str | float, compress: str | None) -> None:
-    is_limit = isinstance(buckets, (int, float)) and not isinstance(buckets, bool) and buckets > 0
-    if buckets not in BUCKETS and not is_limit:
-        raise TopoutError(
-            f"buckets={buckets!r} is no way to group gradients.",
-            why="It is one of " + ", ".join(map(repr, BUCKETS)) + ", or a limit in MiB.",
-            do="leave it out: what is quickest on this job's link is then measured",
-        )
-    if compress not in (None, "auto", *CODECS):
-        raise TopoutError(
-            f"compress={compress!r} is no compression.",
-            why="It is one of " + ", ".join(map(repr, ("auto", *CODECS))) + ", or None.",
-            do="leave it out to average gradients as they are",
-        )
-    if compress is not None and has_sparse_gradients(model):
-        raise TopoutError(
-            f"compress={compress!r} cannot be had here.",
-            why="The model has sparse gradients.",
-            do="leave it out to average gradients as they are",
-        )
-
-
-def _check_optimizer(model: Any, optimizer: Any) -> None:
-    """Of another model, it would train nothing: the commonest way is a model copied or moved after it was made."""
-    own = {id(parameter) for parameter in model.parameters()}
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if held and not any(id(parameter) in own for parameter in held):
-        raise TopoutError(
-            "The optimizer holds no parameter of this model.",
-            why="It was made for another model, or the model's parameters were replaced afterwards.",
-            do="make the optimizer from model.parameters() right before wrap",
-        )

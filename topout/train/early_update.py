@@ -36,7 +36,7 @@ class EarlyUpdate:
         self._settings: Settings = []
         self._held: list[tuple[Any, Any]] = []
         optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(self._after_step)
+        self._after = optimizer.register_step_post_hook(self._after_step)
 
     @property
     def hook(self) -> Hook:
@@ -88,6 +88,8 @@ class EarlyUpdate:
                 raise changed("a gradient was replaced", OPTION)
             if gradient._version != version:
                 raise changed("a gradient was changed", OPTION)
+        # before what the script has had called after a step, which finds gradients there, and may drop them
+        self._optimizer._optimizer_step_post_hooks.move_to_end(self._after.id, last=False)
         # what has been updated has no gradient, so the step passes over it
         self._held = [(parameter, parameter.grad) for parameter in self._updated]
         for parameter in self._updated:
@@ -95,6 +97,7 @@ class EarlyUpdate:
 
     def _after_step(self, *_: Any) -> None:
         for parameter, gradient in self._held:
-            parameter.grad = gradient
+            if parameter.grad is None:
+                parameter.grad = gradient
         self._held = []
         self._updated.clear()

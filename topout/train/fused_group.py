@@ -17,6 +17,7 @@ Tensors = Sequence[Any]
 
 _dtype_of = attrgetter("dtype")
 _is_none = partial(is_, None)
+_PLAIN_NUMBERS = frozenset({float, int, bool})
 _KINDS = (torch.nn.Parameter, torch.Tensor)
 """Not classes derived from them, such as the distributed ones."""
 _NUMBERS = ("lr", "weight_decay", "maximize", "momentum", "dampening", "nesterov", "eps")
@@ -93,18 +94,23 @@ class FusedGroup:
         self, settings: Mapping[str, Any], gradients: Tensors, kept: Sequence[Tensors], *, divisor: Any = None
     ) -> None:
         """As torch's `_fused_sgd` and `_fused_adam` do; `divisor`: a tensor that gradients are divided by before."""
-        shared = {name: settings[name] for name in ("lr", "weight_decay", "maximize")} | {"grad_scale": divisor}
         if self._is_sgd:
-            shared |= {name: settings[name] for name in ("momentum", "dampening", "nesterov")}
-            torch._fused_sgd_(self.parameters, gradients, kept[0] if kept else [], is_first_step=False, **shared)
+            torch._fused_sgd_(
+                self.parameters, gradients, kept[0] if kept else [], lr=settings["lr"], momentum=settings["momentum"],
+                weight_decay=settings["weight_decay"], dampening=settings["dampening"], nesterov=settings["nesterov"],
+                maximize=settings["maximize"], is_first_step=False, grad_scale=divisor,
+            )  # fmt: skip
             return
         averages, squares, steps = kept
         torch._foreach_add_(steps, 1)
         decouples = settings.get("decoupled_weight_decay", self._is_adamw)
         kernel: Callable[..., None] = torch._fused_adamw_ if decouples else torch._fused_adam_
         beta1, beta2 = settings["betas"]
-        shared |= {"beta1": beta1, "beta2": beta2, "eps": settings["eps"], "amsgrad": False}
-        kernel(self.parameters, gradients, averages, squares, [], steps, **shared)
+        kernel(
+            self.parameters, gradients, averages, squares, [], steps, lr=settings["lr"], beta1=beta1, beta2=beta2,
+            weight_decay=settings["weight_decay"], eps=settings["eps"], amsgrad=False, maximize=settings["maximize"],
+            grad_scale=divisor,
+        )  # fmt: skip
 
     def _names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         if self._is_sgd:
@@ -114,9 +120,11 @@ class FusedGroup:
 
 def are_plain(settings: Mapping[str, Any]) -> bool:
     """Whether they are numbers, and ask for the fused kernel."""
-    numbers = [*(settings[name] for name in _NUMBERS if name in settings), *settings.get("betas", ())]
-    asks = settings.get("fused") and not any(settings.get(name) for name in _REFUSED)
-    return bool(asks) and all(isinstance(number, float | int) for number in numbers)
+    if not settings.get("fused") or any(map(settings.get, _REFUSED)):
+        return False
+    numbers = [*[settings[name] for name in _NUMBERS if name in settings], *settings.get("betas", ())]
+    # most often of these very types, which C can say
+    return _PLAIN_NUMBERS.issuperset(map(type, numbers)) or all(isinstance(number, float | int) for number in numbers)
 
 
 def are_same(some: Any, others: Any) -> bool:

@@ -41,10 +41,7 @@ class PartialStep:
 
     def settings(self) -> Settings:
         """As they are now; schedules change them between steps."""
-        return [
-            {name: _kept(value) for name, value in group.items() if name != "params"}
-            for group in self._optimizer.param_groups
-        ]
+        return settings_of(self._optimizer)
 
     def apply(
         self,
@@ -64,7 +61,7 @@ class PartialStep:
         if ready is None:
             self._apply_by_torch(part, gradients, settings, flat, divisor)
         else:
-            scale = _scale(divisor) if divisor != 1 else None
+            scale = as_kernels_read_it(divisor) if divisor != 1 else None
             with torch.no_grad():
                 for group, values, given, kept in ready:
                     group.update(values, given, kept, divisor=scale)
@@ -81,7 +78,7 @@ class PartialStep:
         lies_alike = is_whole and all(map(lie_alike, gradients, part.stand_ins))
         # as gradients of a scaled loss are, in the pass over memory that is made anyway
         divides_itself = divisor != 1 and is_fused and part.is_plain and lies_alike
-        self._partial.grad_scale = _scale(divisor) if divides_itself else None
+        self._partial.grad_scale = as_kernels_read_it(divisor) if divides_itself else None
         if divisor != 1 and not divides_itself:
             flat.div_(divisor)
         for stand_in, gradient in zip(part.stand_ins, gradients, strict=True):
@@ -196,6 +193,12 @@ class _StateOfParameters(dict[Any, Any]):
         return self._optimizer.state[self._parameter_of[stand_in]]
 
 
+def settings_of(optimizer: Any) -> Settings:
+    """Of each group, as they are now; without what a script has put there for itself."""
+    known = [name for name in optimizer.defaults if name != "params"]
+    return [{name: _kept(group[name]) for name in known if name in group} for group in optimizer.param_groups]
+
+
 def late_divisor(flat: Any, world_size: int) -> int:
     """What a sum over ranks is divided by when it has come; 1: gradients must be divided before, as DDP does.
 
@@ -245,7 +248,7 @@ def twice(option: str) -> TopoutError:
     )
 
 
-def _scale(divisor: int) -> Any:
+def as_kernels_read_it(divisor: int) -> Any:
     """As the kernels read it, whatever torch's defaults are."""
     return torch.tensor(float(divisor), dtype=torch.float32, device="cpu")
 

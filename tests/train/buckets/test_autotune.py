@@ -253,3 +253,64 @@ print(json.dumps([digest(model), ctx.tuning.is_settled, ctx.tuning.chosen]))
     first, second = (ended.said for ended in run_ranks(source, 2, env=own_cache))
     assert first == second
     assert first[1:] == [True, None]
+
+
+def test_updates_are_prepared_in_groups_of_our_own_where_there_are_several():
+    from topout.train.buckets.autotune import candidates
+    from topout.train.buckets.grouping import Gradient
+    from topout.train.link import Link
+
+    gradients = [Gradient(num_bytes=1 << 20, ready_s=0.001 * number) for number in range(40)]
+    found = candidates(gradients, Link(alpha_s=1e-4, bytes_per_s=1e8, busy_share=0.1), {}, prepares=True)
+    assert [(one.name, one.prepares) for one in found] == [("default", False), ("fine", True), ("planned", True)]
+    slow = [Gradient(num_bytes=1 << 20, ready_s=number) for number in range(3)]
+    one_group = candidates(slow, Link(alpha_s=1e-2, bytes_per_s=1e12), {}, prepares=True)
+    assert {(one.name, one.prepares) for one in one_group} == {("default", False), ("fine", False)}
+
+
+PREPARED = """
+import os
+import topout.train.buckets.autotune as autotune
+from topout.train.buckets.trial import Choice
+from topout.train.link import Link
+from topout.train.prepared import update
+update.WORTH_BYTES = 0
+autotune.measure = lambda place: Link(alpha_s=1e-5, bytes_per_s=1e9, busy_share=BUSY)
+autotune.trial.choose = lambda times_s, num_candidates: Choice(candidate=FINE, step_s=0.9, default_s=1.0)
+torch.set_num_threads(THREADS)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+model, optimizer = ctx.wrap(net, optimizer, **OPTIONS)
+for _ in range(60):
+    optimizer.zero_grad()
+    model(torch.randn(4, 128)).square().mean().backward()
+    if CLIPS:
+        nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+    optimizer.step()
+used = update._of_models.get(net)
+print(json.dumps([
+    ctx.tuning.chosen.prepares, digest(model), used and used._num_used > 0, used and used._has_given_up]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("busy", "options", "clips", "prepares"),
+    [
+        (0.1, "{}", False, True),
+        (0.1, "{}", True, True),
+        (0.9, "{}", False, False),
+        (0.1, "{'early_update': False}", False, False),
+        (0.1, "{'fused_optimizer': False}", False, False),
+    ],
+    ids=["idle link", "clipping", "busy link", "asked not to", "other kernels"],
+)
+def test_updates_are_prepared_where_a_processor_is_idle(run_ranks, own_cache, busy, options, clips, prepares):
+    """Threads as many as there are processors leave none to spare."""
+    fine = 0 if prepares else 1
+    settings = f"BUSY, OPTIONS, CLIPS, FINE = {busy}, {options}, {clips}, {fine}\n"
+    settings += "import os\nTHREADS = len(os.sched_getaffinity(0))\n"
+    for _ in range(2):  # measured, and as chosen in an earlier run
+        first, second = run_ranks(settings + MODEL + PREPARED, 2, env=own_cache)
+        assert first.code == second.code == 0, first.stderr
+        assert first.said == second.said
+        is_used = (True, False) if prepares and not clips else (False, True) if options == "{}" else (None, None)
+        assert (first.said[0], *first.said[2:]) == (prepares, *is_used)

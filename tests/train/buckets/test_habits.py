@@ -12,20 +12,33 @@ import topout.train.buckets.autotune as autotune
 from topout.train.buckets.trial import Choice
 from topout.train.link import Link
 # a machine that is busy measures another link each time, and chooses something else
-autotune.measure = lambda place: Link(alpha_s=1e-4, bytes_per_s=1e9, busy_share=0.1)
-autotune.trial.choose = lambda times_s, num_candidates: Choice(candidate=1, step_s=0.9, default_s=1.0)
+autotune.measure = lambda place: Link(alpha_s=1e-5 if PREPARES else 1e-4, bytes_per_s=1e9, busy_share=0.1)
+chosen = Choice(candidate=0 if PREPARES else 1, step_s=0.9, default_s=1.0)
+autotune.trial.choose = lambda times_s, num_candidates: chosen
+from topout.train.prepared import update as prepared_update
+prepared_update.WORTH_BYTES = 0
 ctx = topout.init()
 
 
 def trained(wrap, step, num_steps=50):
     torch.manual_seed(0)
-    model = wrap(nn.Sequential(*[nn.Linear(128, 128) for _ in range(20)]))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(20)])
+    is_fused = PREPARES and wrap in (ctx.wrap, DistributedDataParallel)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9 if is_fused else 0.0, fused=is_fused)
+    if PREPARES and wrap == ctx.wrap:
+        model, optimizer = ctx.wrap(model, optimizer)
+    else:
+        model = wrap(model)
     torch.manual_seed(ctx.rank)
     for number in range(num_steps):
         optimizer.zero_grad()
         step(model, number)
         optimizer.step()
+    if PREPARES and wrap == ctx.wrap and ctx.tuning.chosen:
+        assert ctx.tuning.chosen.prepares
+        # nothing is prepared where torch compiles, which might trace what reads gradients
+        is_preparing = prepared_update._of_models[model.module]._num_used >= 10
+        assert is_preparing != prepared_update._has_compiled()
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 
 
@@ -38,12 +51,14 @@ def name():
 """
 
 
-@pytest.fixture
-def said(run_ranks, tmp_path):
-    """What both ranks print alike."""
+@pytest.fixture(params=[False, True], ids=["late", "prepared"])
+def said(run_ranks, tmp_path, request):
+    """What both ranks print alike; updates are made by `step()`, or prepared while gradients travel."""
 
     def run(source):
-        first, second = run_ranks(MODEL + source, 2, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        first, second = run_ranks(
+            f"PREPARES = {request.param}\n" + MODEL + source, 2, env={"XDG_CACHE_HOME": str(tmp_path / "cache")}
+        )
         assert first.code == second.code == 0, first.stderr + second.stderr
         assert first.said == second.said
         return first.said

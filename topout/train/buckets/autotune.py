@@ -13,6 +13,7 @@ communication hook of its own: it notices and stays away. Forwards with frozen p
 through the discriminator, average nothing and do not count.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,10 +29,11 @@ from topout.train.buckets.handover import PACE_S, Handover
 from topout.train.buckets.ready import ReadyTimes
 from topout.train.buckets.regroup import Grouping, Hook, averaged, can_regroup, regroup
 from topout.train.buckets.remembered import Remembered
-from topout.train.buckets.whole_division import divide_whole, is_exact
+from topout.train.buckets.whole_division import divide_whole, is_exact, watch_divisor
 from topout.train.exchange import all_agree, from_first, gather
 from topout.train.link import Link, measure
 from topout.train.place import Place
+from topout.train.prepared.update import PreparedUpdate
 
 FIRST_RECORDED, FIRST_TRIED = 3, 5
 SMALLEST_BYTES = 1 << 20
@@ -44,6 +46,7 @@ class Autotune:
     """Lives from wrapping to the choice; `chosen` is None until then.
 
     `plain` is a hook that averages and does no more to gradients; it stays in place whatever the groups are.
+    `prepared` may compute updates while gradients travel, in groups other than DDP's own.
     """
 
     def __init__(
@@ -53,13 +56,14 @@ class Autotune:
         *,
         hooks: dict[str, Callable[[], Hook]] | None = None,
         plain: Hook | None = None,
+        prepared: PreparedUpdate | None = None,
         remembered: Remembered | None = None,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),  # noqa: T201
     ) -> None:
         self.chosen: Grouping | None = None
         self.gain_share: float | None = None
         self._ddp, self._place, self._say = ddp, place, say
-        self._hooks, self._plain, self._remembered = hooks or {}, plain, remembered
+        self._hooks, self._plain, self._prepared, self._remembered = hooks or {}, plain, prepared, remembered
         self._parameters = averaged(ddp) if can_regroup(ddp) else []
         self._num_hooks = len(getattr(ddp, "_comm_hooks", ()))
         self._num_forwards = self._num_backwards = 0
@@ -82,6 +86,8 @@ class Autotune:
             ]
             if plain is None:
                 Registration(ddp, self._give_way)
+        elif prepared is not None:
+            prepared.close()
 
     @property
     def is_settled(self) -> bool:
@@ -94,9 +100,16 @@ class Autotune:
         self._handles = []
         # those not chosen hold memory for what they would have sent
         self._candidates = []
+        self._end_preparing()
         if self._ready is not None:
             self._ready.detach()
             self._ready = None
+
+    def _end_preparing(self) -> None:
+        """Unless the groups in place do."""
+        if self._prepared is not None and not self._present.prepares:
+            self._prepared.close()
+            self._prepared = None
 
     def _after_backward(self, _: Any) -> None:
         self._num_backwards += self._is_averaging()
@@ -145,8 +158,10 @@ class Autotune:
         if known is not None:
             self._settle(known, from_memory=True)
             return
-        self._candidates = candidates(gradients, link, self._hooks, by_cpu=self._place.device.type == "cpu")
-        if self._plain is not None:
+        prepares = self._may_prepare(link)
+        by_cpu = self._place.device.type == "cpu"
+        self._candidates = candidates(gradients, link, self._hooks, by_cpu=by_cpu, prepares=prepares)
+        if self._plain is not None or any(one.prepares for one in self._candidates):
             # what follows the last group is not hidden, so that one had better be small: `fine` stays unless beaten
             self._candidates[:2] = self._candidates[1::-1]
         self._turns = trial.turns(len(self._candidates))
@@ -161,7 +176,15 @@ class Autotune:
             return None
         hook = self._hooks[told["hook"]]() if told["hook"] else None
         limits = None if told["limits"] is None else tuple(told["limits"])
-        return Grouping(name=str(told["name"]), limits=limits, hook=hook, hands_over=told["hands_over"])
+        prepares = told["prepares"] and self._may_prepare(link)
+        return Grouping(
+            name=str(told["name"]), limits=limits, hook=hook, hands_over=told["hands_over"], prepares=prepares
+        )
+
+    def _may_prepare(self, link: Link) -> bool:
+        """Where a processor has nothing else to do meanwhile: the link leaves it idle, or the rank has one to spare."""
+        has_one_to_spare = len(os.sched_getaffinity(0)) > torch.get_num_threads()
+        return all_agree(self._prepared is not None and (link.busy_share < BUSY_LINK or has_one_to_spare), self._place)
 
     def _begin_block(self) -> None:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
@@ -173,19 +196,29 @@ class Autotune:
             self.leave()
             return False
         self._present = grouping
-        regroup(self._ddp, grouping.limits, grouping.hook or self._plain)
+        prepared = self._prepared.hook if self._prepared is not None and grouping.prepares else None
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain or prepared)
         for former in (self._handover, self._divisor_check):
             if former is not None:
                 former.remove()
         self._handover = Handover(self._handed_over_after) if grouping.hands_over else None
-        self._divisor_check = divide_whole(self._ddp) if self._divides_whole(grouping) else None
+        self._divisor_check = None
+        if self._divides_whole(grouping):
+            self._divisor_check = divide_whole(self._ddp)
+        elif grouping.prepares:
+            self._divisor_check = watch_divisor(self._ddp)
         self._num_hooks = len(self._ddp._comm_hooks)
         return True
 
     def _divides_whole(self, grouping: Grouping) -> bool:
         """Not in DDP's own groups, which are what DDP does without us."""
-        is_plain = grouping.hook is None and self._plain is None and grouping.limits is not None
-        return is_plain and self._place.device.type == "cpu" and is_exact(self._place.world_size)
+        is_plain = grouping.hook is None and self._plain is None and not grouping.prepares
+        return (
+            is_plain
+            and grouping.limits is not None
+            and self._place.device.type == "cpu"
+            and is_exact(self._place.world_size)
+        )
 
     def _may_regroup(self) -> bool:
         """Not with a hook that came past us, which a new reducer would drop, or with other parameters than DDP took."""
@@ -199,7 +232,10 @@ class Autotune:
     def _give_way(self, state: object, hook: Callable[..., Any]) -> None:
         """To a communication hook that the script registers; groups stay as they are."""
         self.leave()
-        if self._divisor_check is None and self._present.hook is None:
+        if self._prepared is not None:
+            # its hook averages until the script's takes its place
+            self._prepared.close()
+        if self._divisor_check is None and self._present.hook is None and not self._present.prepares:
             self._ddp.register_comm_hook(state, hook)
             return
 
@@ -240,7 +276,8 @@ class Autotune:
         order = [number for number, _ in self._times_s]
         choice = trial.choose(list(zip(order, slowest, strict=True)), len(self._candidates))
         self.gain_share = choice.gain_share
-        self._settle(self._candidates[choice.candidate if is_paired else 0])
+        default = next(number for number, one in enumerate(self._candidates) if one.limits is None)
+        self._settle(self._candidates[choice.candidate if is_paired else default])
 
     def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
         if not self._regroup(grouping):
@@ -261,6 +298,8 @@ class Autotune:
         how = ""
         if self.chosen.hook:
             how = ", host by host" if self.chosen.name == "hierarchical" else f", compressed ({self.chosen.name})"
+        if self.chosen.prepares:
+            how += ", updates computed meanwhile"
         if from_memory:
             return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"
         if not self.gain_share:
@@ -276,9 +315,14 @@ def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:
 
 
 def candidates(
-    gradients: Sequence[Gradient], link: Link, hooks: dict[str, Callable[[], Hook]], *, by_cpu: bool = True
+    gradients: Sequence[Gradient],
+    link: Link,
+    hooks: dict[str, Callable[[], Hook]],
+    *,
+    by_cpu: bool = True,
+    prepares: bool = False,
 ) -> list[Grouping]:
-    """DDP's default first; those that come out the same are tried once."""
+    """DDP's default first, untouched; those that come out the same are tried once."""
     hands_over = by_cpu and link.busy_share < BUSY_LINK
     plans = {"fine": fine(gradients, link)}
     if not hooks:
@@ -288,7 +332,9 @@ def candidates(
     for name, ends in plans.items():
         limits = group_bytes(gradients, ends)
         if all(limits != other.limits for other in found):
-            found.append(Grouping(name=name, limits=limits, hands_over=hands_over))
+            # behind the last group nothing travels
+            is_prepared = prepares and len(limits) > 1
+            found.append(Grouping(name=name, limits=limits, hands_over=hands_over, prepares=is_prepared))
     compressed = [
         Grouping(name=name, limits=found[1].limits, hook=make(), hands_over=hands_over) for name, make in hooks.items()
     ]

@@ -23,6 +23,7 @@ _DEFAULT_BYTES = 25 << 20
 class Grouping:
     """`limits` None: DDP's default. `hook`: a communication hook and its state, None: plain averaging.
 
+    `prepares`: the next parameters are computed while later groups travel (`prepared`).
     `hands_over`: while backward computes, the core is handed over now and then to those who send (`handover.py`).
     """
 
@@ -30,6 +31,7 @@ class Grouping:
     limits: tuple[int, ...] | None = None
     hook: Hook | None = None
     hands_over: bool = False
+    prepares: bool = False
 
 
 def can_regroup(ddp: Any) -> bool:

@@ -17,7 +17,7 @@ from topout.train.buckets.grouping import Gradient
 from topout.train.buckets.regroup import Grouping
 from topout.train.link import Link
 
-VERSION = 3
+VERSION = 4
 """Of the file, and of what the candidates' names stand for."""
 SAME_LINK = 2.0
 """Bandwidths nearer than this factor are of the same link: no two measurements of one are equal."""
@@ -46,6 +46,7 @@ class Remembered:
                 and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
                 and (found["hook"] is None or isinstance(found["hook"], str))
                 and isinstance(found["hands_over"], bool)
+                and isinstance(found["prepares"], bool)
                 and 1 / SAME_LINK < link.bytes_per_s / found["bytes_per_s"] < SAME_LINK
             )
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -62,6 +63,7 @@ class Remembered:
             "limits": grouping.limits,
             "hook": grouping.name if grouping.hook else None,
             "hands_over": grouping.hands_over,
+            "prepares": grouping.prepares,
             "gain_share": gain_share,
             "bytes_per_s": self._link.bytes_per_s,
         }

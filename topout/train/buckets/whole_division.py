@@ -19,6 +19,11 @@ def is_exact(world_size: int) -> bool:
 def divide_whole(ddp: Any) -> Any:
     """Once for a reducer that has no communication hook; `remove()` what it returns together with the reducer."""
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    return watch_divisor(ddp)
+
+
+def watch_divisor(ddp: Any) -> Any:
+    """For whatever divides by the number of ranks that began; `remove()` ends it."""
     return ddp.register_forward_pre_hook(_check_divisor)
 
 
