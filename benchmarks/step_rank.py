@@ -35,6 +35,7 @@ NUM_AFTER_SETTLING = 6
 """Until the order of groups is planned, where gradients travel into the next forward."""
 OURS = {
     "topout": {},
+    "topout, nothing prepared": {"early_update": False},
     "topout, early update": {"early_update": True},
     "topout, into the next forward": {"overlap_forward": True},
     "topout, bf16 allowed": {"compress": "auto"},
@@ -100,6 +101,22 @@ def ddp(group, **options):
     return lambda model, optimizer: DistributedDataParallel(model, process_group=group, **options)
 
 
+def sends_nothing(group):
+    """What DDP's own work for each parameter takes of a core, beside which no byte travels."""
+
+    def keep(state, bucket):
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    def wrap(model, optimizer):
+        wrapped = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+        wrapped.register_comm_hook(None, keep)
+        return wrapped
+
+    return wrap
+
+
 def group_as_torch_makes_it():
     """The peers' group: its threads are scheduled as they are without topout."""
     os.environ["TOPOUT_GLOO_THREADS"] = "normal"
@@ -129,6 +146,7 @@ def ways_of(kind, ctx, only):
         "one flat tensor after backward": lambda: Way(kind, after_backward=one_flat(plain)),
         "DDP": lambda: Way(kind, ddp(plain)),
         "DDP, fused optimizer": lambda: Way(kind, ddp(plain), fused=True),
+        "DDP that sends nothing, fused optimizer": lambda: Way(kind, sends_nothing(plain), fused=True),
         "DDP, threads that give way": lambda: Way(kind, ddp(dist.group.WORLD)),
     }
     for limit in GRID_MB:
