@@ -198,6 +198,15 @@ def test_nodes_that_are_typed_win_over_those_of_a_file_in_the_job_too(run_topout
     assert f"topout {told} &\n" in ended.stdout
 
 
+@pytest.mark.parametrize(("scheduler", "told"), [("sge", "run --nodes 2 train.py"), ("lsf", "run train.py")])
+def test_a_job_of_slots_refuses_fewer_hosts_than_were_asked_for(run_topout, site, tmp_path, scheduler, told):
+    (tmp_path / "site.toml").write_text('[site]\nlines = ["#$ -pe mpi 8"]\n')
+    words = ["submit", "--dry-run", "--scheduler", scheduler, "--time", "2h", "--nodes", "2", "train.py"]
+    ended = run_topout(words, env=site)
+    assert ended.code == 0, ended.stderr
+    assert f"topout {told} &\n" in ended.stdout
+
+
 def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
     (tmp_path / "eval.py").write_text("")
     ended = run_topout(["submit", "--dry-run", "--time", "2h", "--eval-job", "eval.py --k 'a b'", "train.py"], env=site)

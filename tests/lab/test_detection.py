@@ -152,6 +152,31 @@ def test_mpirun_in_a_batch_script_is_believed_before_slurm(slurm: Slurm, detect:
     assert first["job_id"] == second["job_id"]
 
 
+# as ssh, which takes no variables along
+SSH = """#!/bin/sh
+for name in $(env | sed -n "s/^\\(SLURM_[A-Z0-9_]*\\)=.*/\\1/p"); do unset "$name"; done
+exec {rsh} "$@"
+"""
+SAYS_ITS_PLACE = """
+import os, sys
+with open(f"{sys.argv[1]}/place-{os.uname().nodename}", "w") as file:
+    file.write(f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}, {os.environ.get('SLURM_JOB_ID')}")
+"""
+
+
+def test_ranks_that_mpirun_starts_over_ssh_within_a_job_find_each_other(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "says.py").write_text(SAYS_ITS_PLACE)
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH.format(rsh=slurm.nodes.rsh))
+    ssh.chmod(0o755)
+    mpirun = f"mpirun.openmpi --mca plm rsh --mca plm_rsh_agent {ssh} --mca ras ^slurm --host n1,n2 -np 2"
+    topout = f"{sys.executable} -m topout run --no-report {tmp_path}/says.py {tmp_path}"
+    number = slurm.sbatch(f"{mpirun} {topout}\n", "-N2", "-n2")
+    slurm.wait(number)
+    places = {path.name: path.read_text() for path in tmp_path.glob("place-*")}
+    assert places == {"place-n1": f"0 of 2, {number}", "place-n2": "1 of 2, None"}, slurm.output(number)
+
+
 def test_agents_start_once_on_each_host_with_the_jobs_cores(slurm: Slurm, start: str) -> None:
     cores = [str(node.cores[0]) for node in slurm.nodes]
     said = job(slurm, f"{start} 2\n", "-N2", "-n2", "-c1")

@@ -84,9 +84,18 @@ def test_jax_is_told_where_rank_0_is_how_many_there_are_and_which_it_is():
     }
 
 
-def test_jax_drives_the_gpu_of_its_rank_alone():
-    world = world_of([2])
-    assert framework_variables(replace(world.ranks[1], gpu=1), world)["JAX_LOCAL_DEVICE_IDS"] == "1"
+def test_jax_drives_the_gpu_of_its_rank_alone_where_ranks_share_those_of_a_host():
+    world = world_of([2, 1])
+    second = replace(world.ranks[1], gpu=1)
+    assert framework_defaults(second, world)["JAX_LOCAL_DEVICE_IDS"] == "1"
+    assert "JAX_LOCAL_DEVICE_IDS" not in framework_variables(second, world), "what a user set would be lost"
+
+
+def test_jax_drives_all_gpus_that_its_rank_has_to_itself():
+    world = world_of([2, 1])
+    alone = replace(world.ranks[2], gpu=0)
+    of_task = replace(world.ranks[1], gpu=0, gpu_on_host=2)
+    assert "JAX_LOCAL_DEVICE_IDS" not in {**framework_defaults(alone, world), **framework_defaults(of_task, world)}
 
 
 def test_horovod_counts_within_hosts_and_across_them():
@@ -103,7 +112,8 @@ def test_horovod_counts_within_hosts_and_across_them():
 
 
 def test_tensorflow_gets_as_many_threads_as_the_rank_has():
-    assert framework_defaults(world_of([1]).ranks[0]) == {"TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
+    world = world_of([1])
+    assert framework_defaults(world.ranks[0], world) == {"TF_NUM_INTRAOP_THREADS": "4", "TF_NUM_INTEROP_THREADS": "4"}
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5))

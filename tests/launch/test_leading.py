@@ -4,7 +4,7 @@ import pytest
 
 from topout.launch import leading
 from topout.launch.allocation import Allocation, Task
-from topout.launch.leading import Lead, find_lead, head_addresses, own_address
+from topout.launch.leading import Lead, find_lead, head_addresses, hint_of_head, own_address
 
 HOSTS = Allocation(scheduler="slurm", job_id="1", hosts=("n1", "n2"))
 OF_MPIRUN = Allocation(scheduler="openmpi", job_id="1", head="10.0.0.1,172.17.0.1")
@@ -65,3 +65,12 @@ def test_the_first_task_of_mpiruns_host_leads_at_an_address_that_others_reach(mo
     assert lead.is_own
     assert own_address(lead, OF_MPIRUN, None) == "10.0.0.1"
     assert not find_lead(OF_MPIRUN, task(1, 1)).is_own
+
+
+def test_only_under_mpirun_in_a_managers_job_rank_0_may_be_elsewhere(monkeypatch):
+    inside = Allocation(scheduler="openmpi", job_id="1/1", hosts=("n1", "n2"), head="n1")
+    hint = hint_of_head(inside)
+    assert "first host (n1)" in hint and "TOPOUT_HEAD=HOST of rank 0" in hint
+    assert (hint_of_head(HOSTS), hint_of_head(OF_MPIRUN)) == ("", "")
+    monkeypatch.setenv("TOPOUT_HEAD", "n3")
+    assert hint_of_head(inside) == ""

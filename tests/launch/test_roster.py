@@ -102,6 +102,26 @@ def test_each_task_that_sees_its_own_gpu_alone_gets_device_0_and_a_warning():
     assert "cuda:LOCAL_RANK fails" in roster.notes[-1]
 
 
+def test_one_task_on_a_host_of_several_gpus_is_said_once_and_not_refused():
+    (note,) = make_roster(RunSpec(), tasks("n1", "n2", gpus=4), SLURM).notes
+    assert note.startswith("n1 shows 4 GPUs: one rank must drive them all itself, else 3 stand idle, as on 1 more ")
+    assert "srun --ntasks-per-node=4" in note
+
+
+@pytest.mark.parametrize(
+    ("spec", "members"),
+    [
+        (RunSpec(per_node=1), tasks("n1", "n2", gpus=4)),
+        (RunSpec(num_ranks=2), tasks("n1", "n2", gpus=4)),
+        (RunSpec(), tasks("n1", "n2", gpus=1)),
+        (RunSpec(), tasks("n1", "n2")),
+        (RunSpec(per_node=1), hosts(2, gpus=4)),
+    ],
+)
+def test_one_rank_a_host_that_is_meant_or_has_one_gpu_is_not_remarked_on(spec, members):
+    assert make_roster(spec, members, SLURM).notes == ()
+
+
 def tasks_with_gpus(*ids: tuple[str, ...]) -> list[Member]:
     """On a host of two domains, whose GPUs GPU-0 and GPU-1 sit in the first and the others in the second."""
     cores = tuple(Core(index=index, physical=index, socket=index // 2, numa=index // 2) for index in range(4))

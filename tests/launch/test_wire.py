@@ -338,9 +338,10 @@ def test_a_name_that_does_not_resolve_is_an_error_with_a_way_out(monkeypatch):
 def test_an_unreachable_head_is_an_error_after_the_timeout():
     port = free_ports("127.0.0.1", 1)[0]
     with pytest.raises(TopoutError) as error:
-        connect(["127.0.0.1"], [port], "secret", timeout_s=0.3)
+        connect(["127.0.0.1"], [port], "secret", timeout_s=0.3, hint="ask n3")
     assert str(port) in error.value.why
     assert "--start-timeout" in error.value.do
+    assert error.value.do.endswith("; ask n3")
 
 
 def test_time_in_which_it_was_stopped_does_not_count_against_who_looks_for_the_head():

@@ -1,10 +1,11 @@
 """Links, clocks, file systems, imports: what is slow or unreachable is named with its host."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.preflight.samples import GIB, facts, link, named_check
+from tests.preflight.samples import FRAMEWORK, GIB, facts, link, named_check
 from topout.preflight.check import Verdict
 from topout.preflight.facts import ClockReading, Facts, ImportTime, Place
 from topout.preflight.judges.clocks import drift_ppm, judge_clocks
@@ -23,6 +24,37 @@ def test_each_class_of_link_gets_its_alpha_and_beta() -> None:
     assert fitted[1].largest_num_bytes == 8 << 20
     check = named_check(judge_links([facts(links=(far,))]), "point-to-point between hosts")
     assert (check.verdict, check.value) == (Verdict.FINE, "α 50 µs (50 µs to 50 µs), β 10 GB/s (10 GB/s to 10 GB/s)")
+
+
+@pytest.mark.parametrize(
+    ("device", "num_ranks", "beta", "verdict"),
+    [
+        # a ring of 8 over 450 GB/s one way: 257 GB/s, of which 0.3 are 77
+        ("NVIDIA H100 80GB HBM3", 8, 250e9, Verdict.FINE),
+        ("NVIDIA H100 80GB HBM3", 8, 23e9, Verdict.WARNING),
+        # two of a board of four share 150 GB/s: 45
+        ("NVIDIA H100 80GB HBM3", 2, 120e9, Verdict.FINE),
+        ("NVIDIA H100 80GB HBM3", 2, 20e9, Verdict.WARNING),
+        ("NVIDIA H100 PCIe", 8, 23e9, Verdict.FINE),
+        (None, 8, 23e9, Verdict.FINE),
+    ],
+)
+def test_gpus_with_nvlink_that_talk_over_something_else_are_a_warning(
+    device: str | None, num_ranks: int, beta: float, verdict: Verdict
+) -> None:
+    ring = link(
+        20e-6,
+        beta,
+        link_class="within a host",
+        operation="all-reduce",
+        transport="nccl",
+        hosts=("n1",),
+        num_ranks=num_ranks,
+    )
+    host = facts(links=(ring,), framework=replace(FRAMEWORK, device_name=device))
+    check = named_check(judge_links([host]), "all-reduce within a host, nccl")
+    assert check.verdict is verdict
+    assert ("nvidia-smi topo -m" in str(check.fix)) is (verdict is Verdict.WARNING)
 
 
 def test_a_gigabit_between_hosts_is_slow_for_training() -> None:

@@ -113,3 +113,7 @@ def test_only_what_narrows_counts_as_a_trap():
         "OMP_PROC_BIND": "close"
     }
     assert traps_set({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": ""}) == {}
+    assert traps_set({"OMP_PROC_BIND": "false", "OMP_PLACES": "cores", "GOMP_CPU_AFFINITY": "0"}) == {}
+    assert traps_set({"OMP_PROC_BIND": "false", "KMP_AFFINITY": "compact"}) == {"KMP_AFFINITY": "compact"}
+    assert traps_set({"KMP_AFFINITY": "granularity=fine,none"}) == {}
+    assert traps_set({"OMP_PROC_BIND": "spread,close"}) == {"OMP_PROC_BIND": "spread,close"}

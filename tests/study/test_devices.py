@@ -45,6 +45,13 @@ def test_a_job_that_does_not_fit_comes_last():
     assert {fit.device for fit in found if fit.bound == "memory size"} >= {"P100"}
 
 
+def test_a_job_fits_the_device_that_it_ran_on_whatever_its_maker_prints():
+    on_h200 = replace(
+        ON_V100, environment=Environment(device_name="NVIDIA H200"), memory=Memory(peak_device_bytes=145 * 10**9)
+    )
+    assert by_name(on_h200)["H200"].bound == "as measured"
+
+
 def test_where_input_is_the_most_of_a_step_no_device_is_the_bound():
     starved = replace(ON_V100, shares={"forward": 0.05, "backward": 0.1, "input": 0.85})
     assert by_name(starved)["H200"].bound == "not the device"

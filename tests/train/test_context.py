@@ -106,7 +106,69 @@ print(json.dumps([before, model.module[1].running_mean.tolist(), broadcasts]))
     assert first[2] == [False]
 
 
-@pytest.mark.parametrize("options", [{"buckets": "large"}, {"buckets": 0}, {"compress": "zip"}], ids=str)
+CHOICES_THAT_DIFFER = """
+import os, sys, topout
+from torch import nn
+ctx = topout.init()
+options = [{"compress": "bf16"}, {}] if sys.argv[1] == "compress" else [{}, {"buckets": 4}]
+ctx.wrap(nn.Linear(2, 2), **options[ctx.rank])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("compress", "compress=None, rank 0 with compress='bf16'"), ("buckets", "buckets=4, rank 0 with buckets='auto'")],
+)
+def test_ranks_that_wrap_in_different_ways_are_an_error_on_all_of_them(run_ranks, name, said):
+    for ended in run_ranks(CHOICES_THAT_DIFFER, 2, [name]):
+        assert ended.code != 0
+        assert f"Rank 1 calls wrap with {said}" in ended.stderr
+
+
+MIXED_DTYPES = """
+import hashlib, json, torch, topout
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+ctx = topout.init()
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(8, 8, dtype=d) for d in (torch.bfloat16, None, torch.float64))
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x.bfloat16()).float()).double())
+
+def trained(wrap):
+    torch.manual_seed(0)
+    model = Mixed()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model = wrap(model, optimizer)
+    torch.manual_seed(ctx.rank)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    return hashlib.sha256(b"".join(bytes(p.detach().view(torch.uint8).numpy()) for p in model.parameters())).hexdigest()
+
+print(json.dumps([
+    trained(lambda model, optimizer: ctx.wrap(model, optimizer)[0]),
+    trained(lambda model, _: DistributedDataParallel(model)),
+]))
+"""
+
+
+def test_parameters_of_several_types_are_averaged_as_ddp_does_it(run_ranks):
+    first, second = run_ranks(MIXED_DTYPES, 2)
+    assert first.code == second.code == 0, first.stderr
+    assert first.said[0] == first.said[1] == second.said[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"buckets": "large"}, {"buckets": 0}, {"compress": "zip"}, {"compress": "auto", "buckets": 4}],
+    ids=str,
+)
 def test_a_choice_that_does_not_exist_is_an_error(options):
     from torch import nn
 

@@ -147,7 +147,7 @@ def submit(
     options = (
         _in_tasks(run_option, spec, nodes, ranks_per_node or 1)
         if site.container
-        else _with_nodes(run_option, spec, nodes)
+        else _with_nodes(run_option, spec, nodes, name)
     )
     submission = Submission(
         scheduler=name,
@@ -245,10 +245,12 @@ def _in_tasks(run_option: Sequence[str], spec: RunSpec, nodes: int, ranks_per_no
     return [*kept, *(("--per-node", str(ranks_per_node)) if is_told else ())]
 
 
-def _with_nodes(run_option: Sequence[str], spec: RunSpec, nodes: int) -> list[str]:
+def _with_nodes(run_option: Sequence[str], spec: RunSpec, nodes: int, scheduler: str) -> list[str]:
     """What was asked of the scheduler wins over a file that names other nodes, in the job as well."""
     is_other = spec.nodes not in (None, nodes)
-    return [*run_option, *(("--nodes", str(nodes)) if is_other else ())]
+    # Grid Engine is asked for slots, which it may take from fewer hosts; then the launcher says so
+    may_be_fewer = scheduler == "sge" and nodes > 1
+    return [*run_option, *(("--nodes", str(nodes)) if is_other or may_be_fewer else ())]
 
 
 def _ranks_per_node(spec: RunSpec, nodes: int, site: Site) -> int | None:

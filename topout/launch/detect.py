@@ -112,9 +112,11 @@ def _inside(inner: Allocation, manager: ModuleType | None, environ: Mapping[str,
     if manager is None:
         return inner
     hosts: tuple[str, ...] = manager.job_hosts(environ)
+    # over ssh Open MPI brings its own variables alone: the ranks there know of no manager, and must be of the same job
+    is_known_to_all = inner.scheduler == "openmpi"
     return replace(
         inner,
-        job_id=f"{manager.job_id(environ)}/{inner.job_id}",
+        job_id=inner.job_id if is_known_to_all else f"{manager.job_id(environ)}/{inner.job_id}",
         hosts=hosts,
         head=hosts[0] if hosts else inner.head,
     )
@@ -122,10 +124,22 @@ def _inside(inner: Allocation, manager: ModuleType | None, environ: Mapping[str,
 
 def _asked(plugin: ModuleType, found: Allocation | None, environ: Mapping[str, str]) -> Allocation | None:
     """Completed by the scheduler's own command, where it leaves no hosts in variables."""
-    if found is None or found.hosts or not hasattr(plugin, "ask") or "TOPOUT_HEAD" in environ:
+    if found is None or found.hosts or not hasattr(plugin, "ask"):
+        return found
+    if _is_followers(environ) or (found.task is not None and "TOPOUT_HEAD" in environ):
+        # who knows the head needs no hosts; a script, which does, may have named the head for its containers
         return found
     asked: Allocation = plugin.ask(found, environ)
     return asked
+
+
+def _is_followers(environ: Mapping[str, str]) -> bool:
+    """Whether a head started this process, as `starters` does: it tells its port, where users name a host alone.
+
+    Five digits, as every port above 9999 has: a group of an IPv6 address has four at most.
+    """
+    port = environ.get("TOPOUT_HEAD", "").rpartition(":")[2]
+    return "TOPOUT_TOKEN" in environ and ":" in environ["TOPOUT_HEAD"] and len(port) == 5 and port.isdecimal()
 
 
 def _check_unknown_launcher(environ: Mapping[str, str]) -> None:

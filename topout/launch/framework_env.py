@@ -29,9 +29,16 @@ def framework_variables(rank: Rank, world: World) -> dict[str, str]:
     return variables
 
 
-def framework_defaults(rank: Rank) -> dict[str, str]:
-    """To be set where the user did not: TensorFlow's threads, which follow OMP_NUM_THREADS only in a bound rank."""
-    return {"TF_NUM_INTRAOP_THREADS": str(rank.num_threads), "TF_NUM_INTEROP_THREADS": str(rank.num_threads)}
+def framework_defaults(rank: Rank, world: World) -> dict[str, str]:
+    """To be set where the user did not: TensorFlow's threads, which follow OMP_NUM_THREADS only in a bound rank.
+
+    And which GPUs JAX uses, where ranks share those of a host; a rank that shares none shall find all that it sees.
+    """
+    variables = {"TF_NUM_INTRAOP_THREADS": str(rank.num_threads), "TF_NUM_INTEROP_THREADS": str(rank.num_threads)}
+    is_shared = sum(other.node_rank == rank.node_rank for other in world.ranks) > 1
+    if rank.gpu is not None and rank.gpu_on_host is None and is_shared:
+        variables["JAX_LOCAL_DEVICE_IDS"] = str(rank.gpu)
+    return variables
 
 
 def _tensorflow(rank: Rank, world: World) -> str:
@@ -41,14 +48,11 @@ def _tensorflow(rank: Rank, world: World) -> str:
 
 def _jax(rank: Rank, world: World) -> dict[str, str]:
     first = min(world.ranks, key=lambda other: other.rank)
-    variables = {
+    return {
         "JAX_COORDINATOR_ADDRESS": _address(first, world),
         "JAX_NUM_PROCESSES": str(world.size),
         "JAX_PROCESS_ID": str(rank.rank),
     }
-    if rank.gpu is not None:
-        variables["JAX_LOCAL_DEVICE_IDS"] = str(rank.gpu)
-    return variables
 
 
 def _horovod(rank: Rank, world: World) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 
 from topout.host.nics import inner_addresses
 from topout.launch.allocation import Allocation, Task
+from topout.launch.detect import LAUNCHERS
 from topout.launch.rendezvous import HEAD_VARIABLE, is_own, resolve, route_address
 from topout.launch.variables import is_this_host
 from topout.schema.errors import ExitCode, TopoutError
@@ -61,6 +62,17 @@ def head_addresses(lead: Lead, allocation: Allocation, interface: str | None) ->
     if lead.is_on_one_host or is_elsewhere or not all(map(_is_loopback, lead.addresses)):
         return lead.addresses
     return (own_address(lead, allocation, interface),)
+
+
+def hint_of_head(allocation: Allocation) -> str:
+    """Where mpirun was given some of a manager's hosts, rank 0 may not be on the first, and nothing tells where."""
+    is_told = HEAD_VARIABLE in os.environ
+    if is_told or allocation.scheduler not in LAUNCHERS or not allocation.hosts:
+        return ""
+    return (
+        f"if rank 0 does not run on the job's first host ({allocation.hosts[0]}), as under mpirun --host, export "
+        f"{HEAD_VARIABLE}=HOST of rank 0"
+    )
 
 
 def _is_loopback(address: str) -> bool:

@@ -97,9 +97,9 @@ def _place(rank: Rank, world: World) -> dict[str, str]:
 def _defaults(rank: Rank, world: World) -> dict[str, str]:
     """What a user may have set otherwise, and then knows better."""
     if len(world.hosts) == 1:
-        return framework_defaults(rank)
+        return framework_defaults(rank, world)
     host = world.hosts[rank.node_rank]
-    return framework_defaults(rank) | nic_variables(rank.nic, host.interface, host.nics)
+    return framework_defaults(rank, world) | nic_variables(rank.nic, host.interface, host.nics)
 
 
 def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:

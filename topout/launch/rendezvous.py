@@ -168,13 +168,15 @@ def connect(
     *,
     timeout_s: float,
     to_wait: str = "--start-timeout 120",
+    hint: str = "",
     meanwhile: Callable[[], bool] = lambda: False,
     check: Callable[[], None] = lambda: None,
 ) -> Wire:
     """The job's head, tried at all places until it is there. Another job's head at one of the ports is passed over.
 
-    `to_wait` is how whoever asks may wait for longer. `meanwhile` does a little of something else while the head is not
-    there or does not answer yet, and returns False when all is done; `check` is called after every try, and may raise.
+    `to_wait` is how whoever asks may wait for longer, `hint` what else may help. `meanwhile` does a little of something
+    else while the head is not there or does not answer yet, and returns False when all is done; `check` is called after
+    every try, and may raise.
     """
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
@@ -202,7 +204,7 @@ def connect(
         f"{_socket.gethostname()} cannot reach the head of its job at {where}.",
         why=f"tried ports {', '.join(map(str, ports))} for {timeout_s:g} s; the last answer was: {last}",
         do=f"see whether the first host started; if it is slow, {to_wait}; "
-        f"if it has another address for jobs, export {HEAD_VARIABLE}=ADDRESS",
+        f"if it has another address for jobs, export {HEAD_VARIABLE}=ADDRESS{hint and f'; {hint}'}",
         exit_code=ExitCode.ENVIRONMENT,
     )
 

@@ -42,7 +42,7 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
     counts = [len(crew) for crew in crews] if are_tasks else ranks_on(spec, hosts, _told(allocation, members))
     if are_tasks:
         _check_tasks(spec, members)
-    notes: list[str] = []
+    notes: list[str] = _single_tasks(spec, hosts, counts) if are_tasks else []
     ranks: list[Rank] = []
     ranks_of: dict[int, tuple[Rank, ...]] = {}
     first = 0
@@ -172,6 +172,19 @@ def _check_tasks(spec: RunSpec, members: Sequence[Member]) -> None:
 
 def _is_meant(spec: RunSpec) -> bool:
     return spec.num_ranks is not None or spec.per_node is not None
+
+
+def _single_tasks(spec: RunSpec, hosts: Sequence[Host], counts: Sequence[int]) -> list[str]:
+    """A note, not an error, where a host's only task has several GPUs: some scripts drive them all, most do not."""
+    found = [host for host, count in zip(hosts, counts, strict=True) if count == 1 and check_gpus(host, count)]
+    if not found or _is_meant(spec):
+        return []
+    num_gpus, num_alike = len(found[0].gpus), len(found) - 1
+    alike = f", as on {num_alike} more of {len(hosts)} hosts" if num_alike else ""
+    return [
+        f"{check_gpus(found[0], 1)}, else {num_gpus - 1} stand idle{alike}; start {num_gpus} tasks on each host (srun "
+        f"--ntasks-per-node={num_gpus}), or --per-node 1 says that it is meant"
+    ]
 
 
 def _check_gpus(host: Host, num_ranks: int, *, is_meant: bool) -> None:

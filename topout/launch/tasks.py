@@ -10,7 +10,7 @@ import os
 from topout.host.topology import read_host
 from topout.launch.allocation import Allocation, Task
 from topout.launch.becoming import BEFORE_RANKS, Ahead
-from topout.launch.leading import LOOPBACK, find_lead, head_addresses, own_address
+from topout.launch.leading import LOOPBACK, find_lead, head_addresses, hint_of_head, own_address
 from topout.launch.member import Member
 from topout.launch.rendezvous import at_data_address, check_interface, connect, job_ports, job_token, listen
 from topout.launch.signals import LauncherSignals
@@ -39,7 +39,8 @@ def follow_or_lead(
         ports, timeout_s = job_ports(allocation.job_id), spec.start_timeout_s
         addresses = head_addresses(lead, allocation, spec.interface)
         check, meanwhile = signals.raise_if_asked, Ahead(*BEFORE_RANKS).load_one
-        wire = connect(addresses, ports, token, timeout_s=timeout_s, meanwhile=meanwhile, check=check)
+        hint = hint_of_head(allocation)
+        wire = connect(addresses, ports, token, timeout_s=timeout_s, hint=hint, meanwhile=meanwhile, check=check)
         return join(
             wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface, signals=signals
         )  # fmt: skip

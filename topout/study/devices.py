@@ -86,7 +86,8 @@ def rank_devices(measures: Measures, precision: str = "bf16", prices: Prices | N
         low, middle, high, bound = times
         needed = _needed_bytes(measures, is_on_device=old is not None)
         memory = device.figures.get("memory")
-        if needed and memory and needed > memory.value:
+        # the job has fitted the device that it ran on, whatever its maker prints
+        if needed and memory and needed > memory.value and device is not old:
             bound = "memory size"
         elif other_s > high:
             bound = "not the device"

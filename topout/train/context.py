@@ -33,7 +33,7 @@ from topout.train.parallel import data_parallel, fingerprint
 from topout.train.partial_step import check_kind
 from topout.train.place import Place
 from topout.train.prepared.update import PreparedUpdate, prepared_update
-from topout.train.wrap_checks import check_choices, check_optimizer
+from topout.train.wrap_checks import check_choices, check_optimizer, check_same_choices
 from topout.train.wrapped import Wrapped, tell_replaced
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ class Context:
         `own_share`: the loader gives this rank its own part already.
         """
         check_choices(model, buckets, compress)
+        check_same_choices(
+            self.place, buckets=buckets, compress=compress, find_unused_parameters=find_unused_parameters,
+            fused_optimizer=fused_optimizer, early_update=early_update, overlap_forward=overlap_forward,
+        )  # fmt: skip
         if early_update or overlap_forward:
             check_kind(model, optimizer, compress, "overlap_forward" if overlap_forward else "early_update")
         if overlap_forward:
@@ -329,7 +333,7 @@ class Context:
             return compressor
         if early is not None:
             ddp.register_comm_hook(*early.hook)
-        if buckets != "auto" and compress != "auto":
+        if buckets != "auto":
             return None
         sharing = ranks_by_host(self.place)
         hooks = {"bf16": self._hook("bf16", ddp.module)} if compress == "auto" else {}

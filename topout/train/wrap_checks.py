@@ -1,10 +1,12 @@
-"""What `wrap` refuses: choices that do not exist, and an optimizer that would train nothing of the model."""
+"""What `wrap` refuses: choices that do not exist or differ between ranks, an optimizer of another model."""
 
 from typing import Any
 
 from topout.schema.errors import TopoutError
 from topout.train.compression import CODECS
+from topout.train.exchange import gather
 from topout.train.fused import has_sparse_gradients
+from topout.train.place import Place
 
 BUCKETS = ("auto", "default")
 
@@ -22,6 +24,12 @@ def check_choices(model: Any, buckets: str | float, compress: str | None) -> Non
             f"compress={compress!r} is no compression.",
             why="It is one of " + ", ".join(map(repr, ("auto", *CODECS))) + ", or None.",
             do="leave it out to average gradients as they are",
+        )
+    if compress == "auto" and buckets != "auto":
+        raise TopoutError(
+            f"compress='auto' and buckets={buckets!r} exclude each other.",
+            why="What is measured is groups of gradients, with and without compression.",
+            do="leave out buckets, or name the compression, such as compress='bf16'",
         )
     if compress is not None and has_sparse_gradients(model):
         raise TopoutError(
@@ -41,3 +49,16 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
             why="It was made for another model, or the model's parameters were replaced afterwards.",
             do="make the optimizer from model.parameters() right before wrap",
         )
+
+
+def check_same_choices(place: Place, **choices: Any) -> None:
+    """Ranks that average in different ways would wait for each other's next collective, or mix them up."""
+    told = gather({name: repr(value) for name, value in choices.items()}, place)
+    for rank, theirs in enumerate(told):
+        for name, value in theirs.items():
+            if value != told[0][name]:
+                raise TopoutError(
+                    f"Rank {rank} calls wrap with {name}={value}, rank 0 with {name}={told[0][name]}.",
+                    why="How gradients are averaged is the same on all ranks, or they wait for each other for ever.",
+                    do="give all ranks the same options; look for one that comes from a variable of one host",
+                )

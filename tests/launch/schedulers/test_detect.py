@@ -25,7 +25,7 @@ def test_a_laptop_has_no_allocation() -> None:
 def test_a_rank_of_mpirun_reports_to_mpiruns_host_at_any_of_its_addresses() -> None:
     assert detect_allocation(env.OPENMPI) == Allocation(
         scheduler="openmpi",
-        job_id="openmpi-773390337",
+        job_id="openmpi-773390337-48621",
         num_tasks=2,
         task=Task(rank=1, world_size=2, local_rank=1, local_size=2),
         head="192.0.2.2,10.77.0.254,fd00::2",
@@ -45,7 +45,16 @@ def test_ranks_of_mpirun_below_the_script_and_below_its_daemons_are_of_one_job()
     first, second = detect_allocation(below_script), detect_allocation(env.OPENMPI_IN_SLURM)
     assert first is not None
     assert second is not None
-    assert first.job_id == second.job_id == "6/openmpi-1308033025"
+    assert first.job_id == second.job_id == "openmpi-1308033025-47707"
+
+
+def test_ranks_that_mpirun_started_over_ssh_are_of_the_job_although_they_see_no_manager() -> None:
+    elsewhere = {name: value for name, value in env.OPENMPI_IN_SLURM.items() if not name.startswith("SLURM_")}
+    first, second = detect_allocation(env.OPENMPI_IN_SLURM), detect_allocation(elsewhere)
+    assert first is not None
+    assert second is not None
+    assert (first.job_id, first.hosts[0], second.hosts) == (second.job_id, "n1", ())
+    assert second.head == "10.77.0.1", "where mpirun runs"
 
 
 def test_mpiexec_in_a_slurm_job_tells_the_rank_although_srun_counts_otherwise() -> None:
@@ -67,7 +76,7 @@ def test_mpirun_on_a_host_that_lacks_the_managers_file_goes_by_mpiruns_word() ->
     for variables in ({"JOB_ID": "3", "PE_HOSTFILE": "/not/here"}, {"PBS_JOBID": "3", "PBS_NODEFILE": "/not/here"}):
         found = detect_allocation({**env.OPENMPI, **variables})
         assert found is not None
-        assert (found.hosts, found.job_id) == ((), "3/openmpi-773390337")
+        assert (found.hosts, found.job_id) == ((), "openmpi-773390337-48621")
         assert found.head is not None
 
 

@@ -341,6 +341,22 @@ def test_a_task_of_flux_in_a_container_is_led_by_the_host_that_the_job_script_na
     assert alone is not None and is_this_host_alone(alone)
 
 
+def test_a_script_of_flux_gets_its_hosts_also_where_it_names_the_head_of_its_containers(fake_flux: Path) -> None:
+    for named in ({"TOPOUT_HEAD": "f1"}, {"TOPOUT_HEAD": "fd00::7", "TOPOUT_TOKEN": "of the user"}):
+        found = detect_allocation({**env.FLUX_BATCH, **named})
+        assert found is not None and found.hosts == ("f1", "f2")
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "fd00::7"])
+def test_a_launcher_that_a_head_started_asks_flux_nothing(fake_flux: Path, address: str) -> None:
+    only = {"FLUX_TASK_RANK": "0", "FLUX_TASK_LOCAL_ID": "0", "FLUX_JOB_SIZE": "1", "FLUX_JOB_NNODES": "1"}
+    told = {"TOPOUT_HEAD": f"{address}:20123", "TOPOUT_TOKEN": "of the head"}
+    for tasks in (only, {}):
+        found = detect_allocation({**env.FLUX_TASK, **tasks, "PMI_RANK": "0", **told})
+        assert found is not None and found.hosts == ()
+    assert not (fake_flux / "words").exists()
+
+
 def test_one_task_a_node_is_its_place() -> None:
     granted = flux.detect({**env.FLUX_TASK, "FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1", "FLUX_TASK_LOCAL_ID": "0"})
     assert granted is not None

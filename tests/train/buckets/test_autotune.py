@@ -314,3 +314,39 @@ def test_updates_are_prepared_where_a_processor_is_idle(run_ranks, own_cache, bu
         assert first.said == second.said
         is_used = (True, False) if prepares and not clips else (False, True) if options == "{}" else (None, None)
         assert (first.said[0], *first.said[2:]) == (prepares, *is_used)
+
+
+COMPRESSED = """
+import hashlib, json, torch, topout
+from torch import nn
+import topout.train.buckets.autotune as autotune
+from topout.train.buckets.trial import Choice
+from topout.train.link import Link
+# a link so slow that half of the bytes is half of the time
+autotune.measure = lambda place: Link(alpha_s=1e-4, bytes_per_s=1e7, busy_share=0.1)
+autotune.trial.choose = lambda times_s, count: Choice(candidate=count - 1, step_s=0.5, default_s=1.0)
+ctx = topout.init()
+torch.manual_seed(0)
+model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+model, optimizer = ctx.wrap(model, optimizer, compress="auto")
+torch.manual_seed(ctx.rank)
+count = 0
+while not ctx.tuning.is_settled or count < 10:
+    optimizer.zero_grad()
+    model(torch.randn(16, 256)).square().mean().backward()
+    optimizer.step()
+    count += 1
+values = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print(json.dumps([count, ctx.tuning.chosen.name, hashlib.sha256(values).hexdigest()]))
+"""
+
+
+def test_bf16_is_taken_where_it_was_measured_to_be_shorter_and_taken_up_again(run_ranks, own_cache):
+    for most_steps in (50, 10):
+        first, second = run_ranks(COMPRESSED, 2, env=own_cache)
+        assert first.code == second.code == 0, first.stderr
+        assert first.said[1:] == second.said[1:]
+        assert first.said[0] <= most_steps
+        assert first.said[1] == "bf16"
+        assert "compressed (bf16)" in first.stderr

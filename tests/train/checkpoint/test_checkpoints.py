@@ -189,6 +189,39 @@ def test_a_full_disk_is_said_once_and_training_goes_on(
     assert steps(tmp_path) == [2, 10]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_model_with_nan_is_not_saved_and_ends_the_training(
+    training: MakeTraining, tmp_path: Path, capfd: pytest.CaptureFixture[str], dtype: torch.dtype
+) -> None:
+    model = nn.Linear(4, 2).to(dtype)
+    first = training(model=model, optimizer=torch.optim.SGD([model.weight], lr=0.1), every=1, keep=1)
+    first.checkpoints.step()
+    with torch.no_grad():
+        model.weight[1, 2] = float("nan")
+    first.checkpoints.step()
+    with pytest.raises(TopoutError, match=r"model\.weight holds NaN at step 2") as raised:
+        first.checkpoints.step()
+    assert raised.value.exit_code == 4
+    assert "step 1" in raised.value.do
+    assert "model.weight holds NaN; training goes on" in capfd.readouterr().err
+    with pytest.raises(TopoutError, match="holds NaN at step 2"):
+        first.close()
+    assert steps(tmp_path) == [1]
+
+
+def test_infinities_frozen_parameters_and_buffers_may_be_what_they_are(training: MakeTraining, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    model[0].bias.requires_grad_(False)
+    with torch.no_grad():
+        model[0].bias.fill_(float("nan"))
+        model[1].running_mean.fill_(float("nan"))
+        model[0].weight[0, 0] = -float("inf")
+    first = training(model=model, optimizer=torch.optim.SGD([model[0].weight], lr=0.1), every=1)
+    first.checkpoints.step()
+    first.close()
+    assert steps(tmp_path) == [1]
+
+
 def test_two_threads_may_wait_for_one_checkpoint_that_fails(
     training: MakeTraining, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

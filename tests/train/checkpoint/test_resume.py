@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.conftest import RunTopout
 from tests.train.conftest import Ended, RunRanks, start_ranks
 
 TRAINING = Path(__file__).with_name("training.py")
+WRAPPED = Path(__file__).with_name("wrapped_training.py")
 STEPS = 11
 Runs = list[dict[str, Any]]
 """What each rank said of a run."""
@@ -107,11 +109,11 @@ def wait_until_saved(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def kill_often(run: dict[str, object], num_kills: int, seed: int) -> None:
+def kill_often(run: dict[str, object], num_kills: int, seed: int, script: Path = TRAINING) -> None:
     """Starts the training, kills a rank at a random moment, and so on."""
     chance = random.Random(seed)
     for _ in range(num_kills):
-        ranks = start_ranks(TRAINING, 2, [json.dumps([run])])
+        ranks = start_ranks(script, 2, [json.dumps([run] if script == TRAINING else run)])
         try:
             for rank in ranks:
                 assert rank.stdout is not None
@@ -145,6 +147,51 @@ def test_a_kill_at_any_moment_loses_nothing(run_ranks: RunRanks, tmp_path: Path,
     assert [rank["from"] for rank in rest] == [reached, reached]
     assert outcome(rest) == outcome(whole)
     assert not list((tmp_path / "run").glob(".writing-*"))
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])])
+def test_kills_lose_no_sample_of_a_loader_with_workers(run_ranks: RunRanks, tmp_path: Path, num_kills: int) -> None:
+    """The same bits on two ranks; on one and on three each sample that is left of the epoch once."""
+    folder = tmp_path / "run"
+    kill_often({"folder": str(folder)}, num_kills, seed=11, script=WRAPPED)
+    reached = json.loads((sorted(folder.glob("step-*"))[-1] / "manifest.json").read_text())
+    epoch, epochs = str(reached["epoch"]), reached["epoch"] + 1
+
+    def ended(num_ranks: int, name: str) -> list[dict[str, Any]]:
+        given = json.dumps({"folder": str(tmp_path / name), "epochs": epochs, "every": 10**9})
+        ranks = run_ranks(WRAPPED, num_ranks, [given], timeout=600)
+        assert [rank.code for rank in ranks] == [0] * num_ranks, ranks[0].stderr[-2000:]
+        return [rank.said for rank in ranks]
+
+    def left(ranks: list[dict[str, Any]]) -> list[int]:
+        return sorted(number for rank in ranks for number in rank["seen"].get(epoch, []))
+
+    for name in ("one", "three"):
+        shutil.copytree(folder, tmp_path / name)
+    whole, rest = ended(2, "whole"), ended(2, "run")
+    assert [rank["from"] for rank in rest] == [reached["step"]] * 2
+    assert [rank["digest"] for rank in rest] == [rank["digest"] for rank in whole]
+    assert left(whole) == list(range(240))
+    for rank, full in zip(rest, whole, strict=True):
+        seen = rank["seen"].get(epoch, [])
+        assert seen == full["seen"][epoch][120 - len(seen) :]
+    assert left(ended(1, "one")) == left(ended(3, "three")) == left(rest)
+
+
+def test_three_ranks_go_on_bit_for_bit_where_ddp_keeps_its_groups(run_ranks: RunRanks, tmp_path: Path) -> None:
+    """Sums of three depend on their order; docs/checkpoints.md says which option keeps it."""
+
+    def digests(name: str) -> list[str]:
+        given = {"folder": str(tmp_path / name), "epochs": 1, "every": 13, "find_unused_parameters": True}
+        ranks = run_ranks(WRAPPED, 3, [json.dumps(given)])
+        assert [rank.code for rank in ranks] == [0, 0, 0], ranks[0].stderr[-2000:]
+        assert {rank.said["from"] for rank in ranks} == ({13} if name == "cut" else {0})
+        return [rank.said["digest"] for rank in ranks]
+
+    whole = digests("whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "step-000000000026")
+    assert digests("cut") == whole
 
 
 def test_a_training_under_topout_run_goes_on_by_itself(run_ranks: RunRanks, tmp_path: Path) -> None:

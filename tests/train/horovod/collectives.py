@@ -5,6 +5,7 @@ import os
 
 import horovod
 import horovod.torch as hvd
+import numpy as np
 import torch
 from horovod.common.exceptions import HorovodInternalError
 
@@ -48,6 +49,16 @@ try:
     hvd.allgather_object(object() if rank == 1 else 0)
 except Exception as error:
     found["refused"] = str(error).splitlines()[0]
+found["refused array"] = problem(hvd.broadcast_object, [np.array([{}], dtype=object)], 1)
+given = {
+    "lr": 0.1 * np.sqrt(size),
+    np.int64(rank): (np.float32(1.5), [np.array([[1, 2], [3, rank]], dtype=np.int16).T]),
+    "others": [np.array(["a", "bc"]), np.zeros((0, 3)), np.array(True), np.arange(3, dtype=">f8"), {np.uint8(7)}],
+}
+given["twice"] = given["others"][0]
+for name, came in {"from 1": hvd.broadcast_object(given, 1), "gathered": hvd.allgather_object(given)[1]}.items():
+    came["others"][0][0] = "z"
+    found[f"numpy {name}"] = [f"{came!r}", came["twice"] is came["others"][0]]
 found["objects"] = [hvd.broadcast_object({"of": rank}, root_rank=1), hvd.allgather_object("x" * rank)]
 hvd.barrier()
 
@@ -84,6 +95,14 @@ found["other types"] = problem(hvd.allreduce, torch.ones(1, dtype=torch.float64 
 found["adasum"] = problem(hvd.allreduce, mine, op=hvd.Adasum)
 found["both"] = problem(hvd.allreduce, mine, average=True, op=hvd.Sum)
 found["models"] = problem(hvd.broadcast_parameters, {"a": torch.ones(rank + 1)}, 0)
+layers = {"a": torch.ones(2), "b": torch.ones(2, 3) if rank == 0 else torch.ones(3, 2)}
+found["models, same count"] = problem(hvd.broadcast_parameters, layers, 0)
+more = [("a", torch.ones(2)), ("b", torch.ones(1))][: 2 - rank]
+found["a layer less"] = problem(hvd.broadcast_parameters, more, 0)
+found["dtypes"] = problem(hvd.broadcast_parameters, [torch.ones(2, dtype=torch.float16 if rank else None)], 0)
+parameters = [("a", torch.full((2,), float(rank))), ("b", torch.tensor(rank))]
+hvd.broadcast_parameters(iter(parameters), 1)
+found["parameters"] = [value.tolist() for _, value in parameters]
 found["error class"] = HorovodInternalError is hvd.HorovodInternalError
 hvd.shutdown()
 found["after shutdown"] = problem(hvd.rank)

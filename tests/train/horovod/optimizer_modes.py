@@ -3,13 +3,18 @@
 Each rank takes its half of every batch of 8, so that averaging gives what one process gets of the whole batch.
 """
 
+import contextlib
+import io
 import json
 import os
 import warnings
 
 import horovod.torch as hvd
+import numpy as np
 import torch
 from torch import nn
+
+from topout.train.horovod.optimizer import _told
 
 NUM_STEPS = 4
 
@@ -105,7 +110,7 @@ def sparse(half):
 def optimizer_state(rank):
     """Rank 1's learning rate and moments reach rank 0, and a scheduler made before still drives the optimizer."""
     model = make_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (rank + 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=np.float64(0.1) * (rank + 1))
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     for p in model.parameters():
         p.grad = torch.full_like(p, rank + 1.0)
@@ -116,6 +121,67 @@ def optimizer_state(rank):
     scheduler.step()
     state = wrapped.state[next(model.parameters())]
     return [wrapped.param_groups[0]["lr"], float(state["step"]), state["exp_avg"].flatten()[0].item()]
+
+
+def clip(parameters):
+    nn.utils.clip_grad_norm_(parameters, 0.01)
+
+
+def drop(parameters):
+    parameters[0].grad = None
+
+
+def unscale(parameters):
+    parameters[1].grad = parameters[1].grad / 1024
+
+
+def unscale_by_scaler(parameters):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(1))
+    scaler.unscale_(torch.optim.SGD(parameters, lr=0.1))
+
+
+def spoil(parameters):
+    """Before the copy, by a hook: what is no number is no change."""
+    parameters[0].register_hook(lambda gradient: gradient * float("nan"))
+
+
+def said_of(change, num_steps=4, set_to_none=True, passes=1, is_in_closure=False):
+    """What is told where gradients are changed between backward and step."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
+    parameters = list(model.parameters())
+
+    def closure():
+        optimizer.zero_grad(set_to_none=set_to_none)
+        for _ in range(passes):
+            model(torch.ones(2, 4)).sum().backward()
+        change(parameters)
+
+    _told.clear()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        for _ in range(num_steps):
+            if is_in_closure:
+                optimizer.step(closure)
+            else:
+                closure()
+                optimizer.step()
+    return said.getvalue()
+
+
+def changes_between_passes():
+    """Allowed: what is copied is what the last pass leaves. Gradients of the halves share memory and its counter."""
+    halves = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(halves, lr=0.1), backward_passes_per_step=2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for number in range(2):
+            torch.cat(halves).square().sum().backward()
+            if number == 0:
+                clip(halves)
+        optimizer.step()
 
 
 def mistakes():
@@ -164,29 +230,43 @@ def main():
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     half = slice(rank * 8 // size, (rank + 1) * 8 // size)
-    found = {
-        "plain": train(half),
-        "kept gradients": train(half, set_to_none=False),
-        "fp16": train(half, compression=hvd.Compression.fp16),
-        "own compression": train(half, compression=Halved),
-        "two passes": train(half, backward_passes_per_step=2),
-        "two passes, kept": train(half, backward_passes_per_step=2, set_to_none=False),
-        "groups": train(half, groups=2),
-        "groups of tensors": train(half, groups_of_tensors=True),
-        "predivided": train(half, gradient_predivide_factor=2.0),
-        "replaced": train(half, "replaced"),
-        "replaced, own compression": train(half, "replaced", compression=Halved),
-        "sum": train(half, op=hvd.Sum, lr=0.1 / size),
-        "clipped": train(half, "clipped"),
-        "synchronized twice": train(half, "synchronized twice"),
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        found = {
+            "plain": train(half),
+            "kept gradients": train(half, set_to_none=False),
+            "fp16": train(half, compression=hvd.Compression.fp16),
+            "own compression": train(half, compression=Halved),
+            "two passes": train(half, backward_passes_per_step=2),
+            "two passes, kept": train(half, backward_passes_per_step=2, set_to_none=False),
+            "groups": train(half, groups=2),
+            "groups of tensors": train(half, groups_of_tensors=True),
+            "predivided": train(half, gradient_predivide_factor=2.0),
+            "replaced": train(half, "replaced"),
+            "replaced, own compression": train(half, "replaced", compression=Halved),
+            "sum": train(half, op=hvd.Sum, lr=0.1 / size),
+            "clipped": train(half, "clipped"),
+            "synchronized twice": train(half, "synchronized twice"),
+        }
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+        found["no fusion"] = train(half)
+        del os.environ["HOROVOD_FUSION_THRESHOLD"]
+        torch.manual_seed(5)
+        found["unused"] = unused(nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 3), nn.Linear(1, 1)]), rank == 0)
+        found["sparse"] = sparse(half)
+        found["optimizer state"] = optimizer_state(rank)
+        changes_between_passes()
+    found["said of these"] = said.getvalue()
+    found["said of late changes"] = {
+        "clipped": said_of(clip),
+        "clipped, kept gradients": said_of(clip, set_to_none=False),
+        "clipped after two passes": said_of(clip, passes=2),
+        "clipped in a closure": said_of(clip, is_in_closure=True),
+        "dropped": said_of(drop),
+        "unscaled": said_of(unscale),
+        "unscaled by a scaler": said_of(unscale_by_scaler),
     }
-    os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
-    found["no fusion"] = train(half)
-    del os.environ["HOROVOD_FUSION_THRESHOLD"]
-    torch.manual_seed(5)
-    found["unused"] = unused(nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 3), nn.Linear(1, 1)]), rank == 0)
-    found["sparse"] = sparse(half)
-    found["optimizer state"] = optimizer_state(rank)
+    found["said of no loss"] = said_of(clip, num_steps=1) + said_of(spoil)
     found["mistakes"] = mistakes()
     print(json.dumps(found))
 

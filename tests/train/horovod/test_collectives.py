@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -44,6 +45,7 @@ def test_ranks_know_their_places(found) -> None:
         ("broadcast", [1]),
         ("objects", [{"of": 1}, ["", "x"]]),
         ("refused", "The object of rank 1 cannot be sent to other ranks."),
+        ("parameters", [[1.0, 1.0], 1]),
         ("through allreduce", [3.0, 3.0]),
         ("removed", True),
         ("error class", True),
@@ -70,6 +72,19 @@ def test_each_rank_gets_its_own(found, name, on_rank_0, on_rank_1) -> None:
     assert [one[name] for one in found] == [on_rank_0, on_rank_1]
 
 
+@pytest.mark.parametrize("way", ["from 1", "gathered"])
+def test_numpys_numbers_and_arrays_travel_as_they_are(found, way) -> None:
+    texts = np.array(["z", "bc"])
+    given = {
+        "lr": 0.1 * np.sqrt(2),
+        np.int64(1): (np.float32(1.5), [np.array([[1, 3], [2, 1]], dtype=np.int16)]),
+        "others": [texts, np.zeros((0, 3)), np.array(True), np.arange(3, dtype=">f8"), {np.uint8(7)}],
+        "twice": texts,
+    }
+    # the one array is one on arrival too, and can be written to
+    assert [one[f"numpy {way}"] for one in found] == [[repr(given), True]] * 2
+
+
 def test_a_process_set_reduces_over_its_members_alone(found) -> None:
     assert found[1]["in set"] == [2.0, 4.0]
     assert "in set" not in found[0]
@@ -90,6 +105,10 @@ def test_batch_norm_over_ranks_is_batch_norm_of_the_whole_batch(found) -> None:
         assert one["half"] == ["torch.float16", True, pytest.approx(10.35)]
 
 
+def different(why: str) -> str:
+    return f"TopoutError: broadcast_parameters: the ranks have different models.\n  why  {why}\n  do   build the same"
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -97,7 +116,14 @@ def test_batch_norm_over_ranks_is_batch_norm_of_the_whole_batch(found) -> None:
         ("other types", "HorovodInternalError: ranks passed tensors of different types: ['float32', 'float64']"),
         ("adasum", "TopoutError: op=hvd.Adasum is not served."),
         ("both", "ValueError: The op parameter supersedes average."),
-        ("models", "HorovodInternalError: broadcast_parameters: ranks have [tensors, elements] [[1, 1], [1, 2]]"),
+        ("models", different("tensor 0 is «a, (1,), torch.float32» on rank 0 and «a, (2,), torch.float32» on rank 1")),
+        (
+            "models, same count",
+            different("tensor 1 is «b, (2, 3), torch.float32» on rank 0 and «b, (3, 2), torch.float32» on rank 1"),
+        ),
+        ("a layer less", different("tensor 1 is «b, (1,), torch.float32» on rank 0 and «none» on rank 1")),
+        ("dtypes", different("tensor 0 is «(2,), torch.float32» on rank 0 and «(2,), torch.float16» on rank 1")),
+        ("refused array", "TopoutError: The object of rank 1 cannot be sent to other ranks.\n  why  Numbers, texts"),
         ("after shutdown", "ValueError: Horovod has not been initialized; use hvd.init()."),
         ("some ranks", "TopoutError: hvd.init got comm=[0], and the job has 2 ranks."),
         ("another order", "TopoutError: hvd.init got comm=[1, 0], and the job has 2 ranks."),

@@ -57,6 +57,24 @@ def test_replicas_are_equal_to_the_last_bit(found, mode) -> None:
     assert found[0][mode] == found[1][mode]
 
 
+LATE = """\
+topout: Gradients were changed between backward and optimizer.step(), and the change is lost.
+  why  they travel to the other ranks while backward runs, and step() puts the averages in their place
+  do   call optimizer.synchronize() before clipping, then with optimizer.skip_synchronize(): optimizer.step()
+"""
+
+
+def test_a_change_between_backward_and_step_that_is_lost_is_told_once_by_rank_0(found) -> None:
+    first, second = (one["said of late changes"] for one in found)
+    assert first == dict.fromkeys(first, LATE)
+    assert second == dict.fromkeys(first, "")
+
+
+def test_no_mode_that_loses_nothing_is_told_to_lose_changes(found) -> None:
+    # gradients of the first step travel at its end, so a change counts
+    assert all("Gradients were changed" not in one["said of these"] + one["said of no loss"] for one in found)
+
+
 def test_a_layer_that_one_rank_leaves_out_counts_there_as_zeros(found) -> None:
     torch.manual_seed(5)
     model = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 3), nn.Linear(1, 1)])

@@ -38,7 +38,7 @@ def detect(environ: Mapping[str, str]) -> Allocation | None:
         )
     return Allocation(
         scheduler="openmpi",
-        job_id=f"openmpi-{number}",
+        job_id="-".join(["openmpi", number, *_port(environ)]),
         num_tasks=task.world_size,
         task=task,
         head=_head(environ),
@@ -62,6 +62,13 @@ def _head(environ: Mapping[str, str]) -> str | None:
     host, _, numbers = rest.rpartition("-")
     is_named = program in _PRRTE and all(number.isdecimal() for number in numbers.partition("@")[::2])
     return host if is_named and host else None
+
+
+def _port(environ: Mapping[str, str]) -> list[str]:
+    """Where mpirun listens: the number that it gives its job is another's now and then."""
+    text = environ.get("OMPI_MCA_orte_hnp_uri", "").partition("://")[2].partition(";")[0]
+    port = text.rpartition(":")[2].strip('"')
+    return [port] if port.isdecimal() else []
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:

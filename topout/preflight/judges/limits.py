@@ -6,6 +6,7 @@ Thresholds are where others were bitten, not what any one job needs.
 import ipaddress
 from collections.abc import Callable, Sequence
 
+from topout.host.openmp_traps import traps_set
 from topout.preflight.amounts import count, percent, size
 from topout.preflight.check import Check, Reading, Verdict, over_hosts
 from topout.preflight.facts import Facts, Limits
@@ -177,11 +178,10 @@ def _swap(limits: Limits) -> Reading:
 
 
 def _traps(limits: Limits) -> Reading:
-    binding = limits.traps.get("OMP_PROC_BIND", "").lower()
-    narrows = binding not in ("", "false") or any(name in limits.traps for name in ("OMP_PLACES", "GOMP_CPU_AFFINITY"))
-    if not narrows:
+    found = traps_set(limits.traps)
+    if not found:
         return Reading(text="not set")
-    text = " ".join(f"{name}={value}" for name, value in limits.traps.items())
+    text = " ".join(f"{name}={value}" for name, value in found.items())
     fix = "unset it: OpenMP narrows the rank to one core, and loader workers inherit that; topout binds ranks itself"
     return Reading(text=text, verdict=Verdict.WARNING, fix=fix)
 

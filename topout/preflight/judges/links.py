@@ -11,6 +11,7 @@ from topout.preflight.alpha_beta import Fit, fit_line, fit_link
 from topout.preflight.amounts import percent, rate, seconds, size
 from topout.preflight.check import UNEVEN_SHARE, Check, Verdict, named, unmeasured
 from topout.preflight.facts import Facts, Link
+from topout.schema.hardware import find_row
 
 GROUP = "Links"
 _ENOUGH_BYTES_PER_S = {"within a host": 1e9, "between hosts": 1e9}
@@ -20,6 +21,11 @@ _ENOUGH_OF_INTERFACE = 0.5
 _BENT = 1 / 3
 _ENOUGH_OF_RING = {"within a host": 0.05, "between hosts": 0.25}
 """Within a host gloo is bound by the cores that add, not by the loopback."""
+_JOINED_BY_NVLINK = ("A100-SXM4-40GB", "A100", "H100", "H200", "GB200", "B200", "B300")
+"""Rows of the hardware table whose boards always have it; others may have a bridge, which nobody can tell."""
+_ENOUGH_OF_NVLINK = 0.3
+"""PCIe carries a seventh of these links at most."""
+_RANKS_OF_A_BOARD = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +148,15 @@ def _expect(one: FittedLink, fitted: Sequence[FittedLink], hosts: Sequence[Facts
         enough = _ENOUGH_OF_RING[one.link_class]
         words = f"at least {percent(enough)} of a ring over the plain link, {rate(ring)}"
         return words, beta < enough * ring, "gloo is bound by one core a rank: check binding and other load"
+    enough, longest = _ENOUGH_BYTES_PER_S[one.link_class], _LONGEST_ALPHA_S[one.link_class]
+    nvlink = _nvlink_bytes_per_s(one, hosts)
+    if nvlink is not None:
+        ring = ring_bytes_per_s(nvlink, one.num_ranks)
+        words = (
+            f"α at most {seconds(longest)}, β at least {percent(_ENOUGH_OF_NVLINK)} of a ring over NVLink, {rate(ring)}"
+        )
+        fix = "NCCL may have fallen back to PCIe or sockets: nvidia-smi topo -m, NCCL_DEBUG=INFO"
+        return words, beta < _ENOUGH_OF_NVLINK * ring or one.alpha_s > longest, fix
     speeds = [facts.interface_bits_per_s for facts in hosts if facts.interface_bits_per_s]
     if one.link_class == "between hosts" and one.transport == "tcp" and speeds:
         speed = min(speeds) / 8
@@ -151,13 +166,26 @@ def _expect(one: FittedLink, fitted: Sequence[FittedLink], hosts: Sequence[Facts
             beta < _ENOUGH_OF_INTERFACE * speed,
             "a busy or badly negotiated link: ethtool, or another interface",
         )
-    enough, longest = _ENOUGH_BYTES_PER_S[one.link_class], _LONGEST_ALPHA_S[one.link_class]
     words = f"α at most {seconds(longest)}, β at least {rate(enough)}"
     interfaces = named(list(dict.fromkeys(facts.interface for facts in hosts if facts.interface)))
     fix = (
         f"is {interfaces or 'this'} the fast network? try --interface ib0; else fewer, larger messages and compression"
     )
     return words, beta < enough or one.alpha_s > longest, fix
+
+
+def _nvlink_bytes_per_s(one: FittedLink, hosts: Sequence[Facts]) -> float | None:
+    """What a GPU sends at most to the others of its host; None where it may have no NVLink.
+
+    Boards of four join each pair by a third of the links, so two or three GPUs of one may have no more between them.
+    """
+    names = [facts.framework.device_name for facts in hosts if facts.framework]
+    rows = [find_row(name or "", kinds=("gpu",)) for name in names]
+    found = [row.figures["link"].value for row in rows if row is not None and row.name in _JOINED_BY_NVLINK]
+    if (one.transport, one.link_class) != ("nccl", "within a host") or not found or len(found) < len(rows):
+        return None
+    one_way = min(found) / 2
+    return one_way if one.num_ranks >= _RANKS_OF_A_BOARD else one_way / 3
 
 
 def _of_large_messages(link: FittedLink) -> float:

@@ -27,6 +27,8 @@ class Captured:
     """By the name in the file: own ones carry their rank."""
     trees: dict[str, Any] = field(default_factory=dict)
     """JSON by entry of the state."""
+    trained: set[str] = field(default_factory=set)
+    """Which tensors are parameters that need gradients."""
 
     def put(self, name: str, tensor: torch.Tensor, *, is_shared: bool) -> str:
         # a sharded tensor is never one rank's own

@@ -20,8 +20,10 @@ from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
 from topout.train.checkpoint.entries import Entry, bare, entries_of
 from topout.train.checkpoint.files import is_seen
+from topout.train.checkpoint.not_a_number import model_is_lost
 from topout.train.checkpoint.pace import Never, Pace, pace
 from topout.train.checkpoint.plan import Layout, make_layout
+from topout.train.checkpoint.policy import check_policy
 from topout.train.checkpoint.restoring import RANDOM, Skipped
 from topout.train.checkpoint.staging import Staging
 from topout.train.checkpoint.store import Seen, Store
@@ -83,7 +85,7 @@ class Checkpoints:
         self._token = self._agreement.first(secrets.token_hex(4))
         error = None
         try:
-            _check_policy(state, keep, keep_every)
+            check_policy(state, keep, keep_every)
             self._pace = pace(every, self._agreement)
             self._entries = entries_of(state)
             if place.is_first:
@@ -106,6 +108,8 @@ class Checkpoints:
         self._writing: Writing | None = None
         self._settling = threading.Lock()
         self._failure: str | None = None
+        self._lost: tuple[str, int] | None = None
+        """A parameter that holds NaN, and since which checkpoint."""
         self._damaged: tuple[Seen, ...] = ()
         self._is_begun = False
         self._last_taken: int | None = None
@@ -170,6 +174,7 @@ class Checkpoints:
         self._staging.close()
         # a closed one may stay with the script, which has gone on to other loaders
         self._entries, self._doubts = [], []
+        self._refuse_lost()
         if self._failure is not None:
             raise TopoutError(
                 f"The last checkpoint, of step {self._last_taken}, was not written.",
@@ -197,6 +202,8 @@ class Checkpoints:
         for settle in self._doubts:
             settle()
         self._settle()
+        # here all ranks are at the same step, and know the same
+        self._refuse_lost()
         self._begin()
         captured = Captured(self._place.rank)
         error = None
@@ -211,7 +218,8 @@ class Checkpoints:
         self._staging.fill(layout, captured)
         snapshot = Snapshot(
             step=self.num_steps, epoch=_epoch(captured.trees), seed=captured.trees[RANDOM]["seed"], trees=trees,
-            layout=layout, image=self._staging.image, folder=self._store.writing(self.num_steps, self._token),
+            layout=layout, trained=captured.trained, image=self._staging.image,
+            folder=self._store.writing(self.num_steps, self._token),
         )  # fmt: skip
         self._writing = Writing(snapshot, self._store, self._writers, self._retire)
         # once more after `close`
@@ -282,6 +290,11 @@ class Checkpoints:
                     f"the checkpoint of step {step} was not written: {failure}; training goes on, older ones stay"
                 )
             self._failure = failure
+            self._lost = None if writing.lost is None else (writing.lost, step)
+
+    def _refuse_lost(self) -> None:
+        if self._lost is not None:
+            raise model_is_lost(*self._lost, self._store.folder, self._store.steps())
 
     def _finish(self) -> None:
         self._settle()
@@ -354,23 +367,6 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
             found(*args)
 
     return call
-
-
-def _check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) -> None:
-    for name, value in (("keep", keep), ("keep_every", keep_every)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise TopoutError(
-                f"{name}={value!r} is no number of checkpoints or steps.",
-                why="It decides which checkpoints are deleted.",
-                do="pass 1 or more",
-            )
-    wrong = [name for name in state if not isinstance(name, str) or not name or name.startswith("@") or "/" in name]
-    if wrong or not state:
-        raise TopoutError(
-            f"state has an entry called {wrong[0]!r}." if wrong else "state is empty.",
-            why="Every part of a checkpoint has a name: a word that does not begin with @ and has no / in it.",
-            do='pass for instance {"model": model, "optimizer": optimizer}',
-        )
 
 
 def _no_tensor(path: str, _: Any) -> str:

@@ -140,8 +140,11 @@ class ModuleEntry:
         # keep_vars tells parameters from buffers
         for key, value in self._module.state_dict(keep_vars=True).items():
             name = plain(key)
-            put = partial(into.put, is_shared=isinstance(value, nn.Parameter) and not self._is_own)
+            is_parameter = isinstance(value, nn.Parameter)
+            put = partial(into.put, is_shared=is_parameter and not self._is_own)
             tree[name] = encoded(value, f"{self.name}.{name}", put)
+            if is_parameter and value.requires_grad:
+                into.trained.add(tree[name]["name"])
         into.trees[self.name] = tree
 
     def ask(self, tree: Any, source: Source) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 from topout.train.checkpoint import manifest
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.files import Written, flush_folder, write_image, write_small
+from topout.train.checkpoint.not_a_number import lost_parameter
 from topout.train.checkpoint.plan import Layout, data_name
 from topout.train.checkpoint.store import Store
 
@@ -33,6 +34,8 @@ class Snapshot:
     seed: int
     trees: dict[str, Any]
     layout: Layout
+    trained: Collection[str]
+    """Names of tensors that are parameters in training."""
     image: Callable[[], memoryview]
     folder: Path
 
@@ -44,6 +47,8 @@ class Writing:
         self.step = snapshot.step
         self._snapshot, self._store, self._agreement, self._retire = snapshot, store, agreement, retire
         self._error: str | None = "it was interrupted"
+        self.lost: str | None = None
+        """A parameter that holds NaN on some rank; the same on all of them once it is done."""
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="topout-checkpoint", daemon=True)
         self._thread.start()
@@ -72,6 +77,7 @@ class Writing:
         report = self._written_files()
         reports = self._agreement.shared(report)
         wrong = [f"rank {rank}: {given['error']}" for rank, given in enumerate(reports) if given["error"] is not None]
+        self.lost = next((given["lost"] for given in reports if given["lost"] is not None), None)
         outcome = "; ".join(wrong) or None
         if self._agreement.place.is_first:
             outcome = outcome or self._committed([given["files"] for given in reports])
@@ -89,6 +95,9 @@ class Writing:
         rank, snapshot = self._agreement.place.rank, self._snapshot
         try:
             image = snapshot.image()
+            lost = lost_parameter(image, snapshot.layout.pieces, snapshot.trained)
+            if lost is not None:
+                return {"error": f"{lost} holds NaN", "lost": lost, "files": {}}
             snapshot.folder.mkdir(parents=True, exist_ok=True)
             files: dict[str, Written] = {}
             if len(image):
@@ -97,8 +106,12 @@ class Writing:
             files[tree] = write_small(snapshot.folder / tree, json.dumps(snapshot.trees).encode())
             flush_folder(snapshot.folder)
         except Exception as error:  # the other ranks wait for this report
-            return {"error": _said(error), "files": {}}
-        return {"error": None, "files": {name: [file.num_bytes, file.crc32c] for name, file in files.items()}}
+            return {"error": _said(error), "lost": None, "files": {}}
+        return {
+            "error": None,
+            "lost": None,
+            "files": {name: [file.num_bytes, file.crc32c] for name, file in files.items()},
+        }
 
     def _committed(self, files: list[dict[str, Any]]) -> str | None:
         snapshot = self._snapshot

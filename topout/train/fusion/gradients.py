@@ -5,9 +5,8 @@ are issued strictly in that order, so no rank can wait for another's other colle
 autograd needs: one backward at a time.
 """
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from topout.schema.errors import TopoutError
 from topout.train.exchange import gather_in
 from topout.train.fusion import agreement, grouping
 from topout.train.fusion.bucket import Bucket, Reduction
+from topout.train.fusion.late_changes import LateChanges
 from topout.train.fusion.sparse import like_sparse, reduce_sparse
 
 TOO_MANY_PASSES = (
@@ -30,7 +30,8 @@ class FusedGradients:
 
     `passes` is after how many backward passes a gradient is complete; None leaves that to `begin_backward` and redoes
     a group whose gradients changed after it was issued. `drops_unused` leaves a gradient None that no rank has, as one
-    process would; otherwise it becomes zeros, as Horovod makes it.
+    process would; otherwise it becomes zeros, as Horovod makes it. `on_late_change` is called once, when `synchronize`
+    finds that gradients were changed after they had been copied: such a change is lost.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class FusedGradients:
         explicit: list[list[int]] | None = None,
         drops_unused: bool = False,
         is_sparse_kept: bool = True,
+        on_late_change: Callable[[], None] | None = None,
     ) -> None:
         self.group = group
         self._reduction = reduction
@@ -63,6 +65,8 @@ class FusedGradients:
         self._sparse: list[int] = []
         self._num_issued = 0
         self._stale: set[int] = set()
+        self._on_late_change = on_late_change
+        self._late = LateChanges() if on_late_change is not None else None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
             for number, parameter in enumerate(self._parameters)
@@ -115,6 +119,8 @@ class FusedGradients:
                 self._ready_ns.pop(number, None)
                 self._ready_ns[number] = time.monotonic_ns()
                 return
+            if self._late is not None:
+                self._late.gradient_came()
             count, expected = counts[number], self._expected[number]
             if count < expected:
                 return
@@ -124,6 +130,8 @@ class FusedGradients:
             elif slot is not None:
                 bucket = self._buckets[slot[0]]
                 bucket.fill(slot[1], parameter.grad)
+                if self._late is not None:
+                    self._late.copied(parameter, is_in_buffer=parameter.grad is bucket.views[slot[1]])
                 if bucket.is_full:
                     self._issue_complete(self._buckets)
 
@@ -151,6 +159,7 @@ class FusedGradients:
     def synchronize(self) -> None:
         """Issues what is left, waits for all, and leaves the reduced gradients in the parameters; all ranks call it."""
         buckets = self._plan()
+        self._tell_late_changes()
         missing = self._issue_rest(buckets)
         for number, bucket in enumerate(buckets):
             bucket.finish()
@@ -162,6 +171,12 @@ class FusedGradients:
                     parameter.grad = bucket.views[place]
         self._reduce_sparse()
         self._begin_step()
+
+    def _tell_late_changes(self) -> None:
+        """Once: the script does it at every step."""
+        if self._late is not None and self._on_late_change is not None and self._late.are_there():
+            self._late = None
+            self._on_late_change()
 
     def _issue_rest(self, buckets: list[Bucket]) -> dict[int, list[int]]:
         missing: dict[int, list[int]] = {}
@@ -191,6 +206,8 @@ class FusedGradients:
         self._counts[:] = [0] * len(self._counts)
         self._num_issued = 0
         self._stale.clear()
+        if self._late is not None:
+            self._late.begin_step()
 
     def shadow_step(self, mark: int) -> list[int]:
         """One step of a rank that has no more data: zeros into every group, no rows; returns all ranks' marks."""
@@ -256,18 +273,10 @@ class FusedGradients:
             f"{name}, {tuple(parameter.shape)}, {parameter.dtype}"
             for name, parameter in zip(self._names, self._parameters, strict=True)
         ]
-        if agreement.all_equal(json.dumps(mine), self.group):
-            return
-        models: list[list[str]] = gather_in(mine, self.group)
-        # the same sentence on every rank: the first rank that differs from rank 0, and where
-        rank, other = next((rank, model) for rank, model in enumerate(models) if model != models[0])
-        place = next(
-            (place for place, (a, b) in enumerate(zip(models[0], other, strict=False)) if a != b),
-            min(len(models[0]), len(other)),
-        )
-        first, second = (model[place] if place < len(model) else "none" for model in (models[0], other))
-        raise TopoutError(
-            "The ranks train different models.",
-            why=f"parameter {place} is «{first}» on rank 0 and «{second}» on rank {rank}",
-            do="build the same model on every rank, with the same arguments",
-        )
+        difference = agreement.first_difference(mine, "parameter", self.group)
+        if difference is not None:
+            raise TopoutError(
+                "The ranks train different models.",
+                why=difference,
+                do="build the same model on every rank, with the same arguments",
+            )

@@ -1,12 +1,8 @@
 """One rank's parameters, optimizer state or object on all ranks.
 
-Objects travel as torch saves them and are read by its reader of plain values (`weights_only`): numbers, texts, tensors,
-lists, dicts and sets, and classes that the script names in `torch.serialization.add_safe_globals`. Horovod pickles
-whatever it is given; here nothing that arrives can run code.
+What an object may be is said in `objects`: nothing that arrives can run code.
 """
 
-import io
-import pickle
 from typing import Any
 
 import torch
@@ -14,10 +10,11 @@ import torch.distributed as dist
 
 from topout.schema.errors import TopoutError
 from topout.train.exchange import carrier
-from topout.train.fusion.agreement import gather_numbers
+from topout.train.fusion.agreement import first_difference, gather_numbers
+from topout.train.horovod.objects import packed, refusal, unpacked
 from topout.train.horovod.operations import broadcast_async_, synchronize
 from topout.train.horovod.process_sets import ProcessSet, global_process_set, group_of
-from topout.train.horovod.world import HorovodInternalError, rank
+from topout.train.horovod.world import rank
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -29,14 +26,23 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
-    # so many small collectives would hang one by one where a rank has one less
-    shapes = [len(tensors), sum(value.numel() for _, value in tensors)]
-    rows = gather_numbers(shapes, group_of(global_process_set))
-    if any(row != rows[0] for row in rows):
-        raise HorovodInternalError(f"broadcast_parameters: ranks have [tensors, elements] {rows}; models must be equal")
+    _refuse_other_tensors(tensors)
     handles = [broadcast_async_(value, root_rank, name) for name, value in tensors]
     for handle in handles:
         synchronize(handle)
+
+
+def _refuse_other_tensors(tensors: list[tuple[Any, Any]]) -> None:
+    """So many small collectives would hang one by one where a rank has one less, or carry one tensor into another."""
+    facts = [(name, tuple(value.shape), value.dtype) for name, value in tensors]
+    said = [", ".join(str(fact) for fact in of_one if fact is not None) for of_one in facts]
+    difference = first_difference(said, "tensor", group_of(global_process_set))
+    if difference is not None:
+        raise TopoutError(
+            "broadcast_parameters: the ranks have different models.",
+            why=difference,
+            do="build the same model on every rank, with the same arguments, and pass the same tensors",
+        )
 
 
 def broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
@@ -121,55 +127,32 @@ def broadcast_object(
     group = group_of(process_set)
     device = carrier(group)
     is_root = rank() == root_rank
-    raw = _packed(obj) if is_root else b""
+    raw = packed(obj) if is_root else b""
     length = torch.tensor([_REFUSED if raw is None else len(raw)], dtype=torch.int64, device=device)
     dist.broadcast(length, root_rank, group=group)
     if int(length) == _REFUSED:
-        raise _refusal(root_rank)
+        raise refusal(root_rank)
     content = _tensor_of(raw, device) if raw else torch.empty(int(length), dtype=torch.uint8, device=device)
     dist.broadcast(content, root_rank, group=group)
-    return obj if is_root else _unpacked(content.cpu().numpy().tobytes())
+    return obj if is_root else unpacked(content.cpu().numpy().tobytes())
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Every rank's object, in the order of ranks."""
     group = group_of(process_set)
     device = carrier(group)
-    raw = _packed(obj)
+    raw = packed(obj)
     lengths = [row[0] for row in gather_numbers([_REFUSED if raw is None else len(raw)], group)]
     if raw is None or _REFUSED in lengths:
-        raise _refusal(lengths.index(_REFUSED))
+        raise refusal(lengths.index(_REFUSED))
     mine = _tensor_of(raw + bytes(max(lengths) - len(raw)), device)
     parts = [torch.empty_like(mine) for _ in lengths]
     dist.all_gather(parts, mine, group=group)
-    return [_unpacked(part.cpu().numpy().tobytes()[:length]) for part, length in zip(parts, lengths, strict=True)]
+    return [unpacked(part.cpu().numpy().tobytes()[:length]) for part, length in zip(parts, lengths, strict=True)]
 
 
 _REFUSED = -1
 """In place of a length: this rank has an object that cannot travel, and all ranks say so."""
-
-
-def _packed(obj: Any) -> bytes | None:
-    """None for what the other ranks would refuse to read."""
-    out = io.BytesIO()
-    try:
-        torch.save(obj, out)
-        _unpacked(out.getvalue())
-    except (pickle.PickleError, AttributeError, TypeError):
-        return None
-    return out.getvalue()
-
-
-def _unpacked(raw: bytes) -> Any:
-    return torch.load(io.BytesIO(raw), weights_only=True)
-
-
-def _refusal(of_rank: int) -> TopoutError:
-    return TopoutError(
-        f"The object of rank {of_rank} cannot be sent to other ranks.",
-        why="Numbers, texts, tensors, lists, dicts and sets travel; rebuilding anything else could run code.",
-        do="send such values, or name its class on all ranks: torch.serialization.add_safe_globals([Class])",
-    )
 
 
 def _tensor_of(raw: bytes, device: Any) -> Any:

@@ -20,8 +20,8 @@ class TorchState:
     """Model, optimizer and whatever else is given by name."""
 
     def __init__(self, model: Any = None, optimizer: Any = None, **others: Any) -> None:
-        held = {"model": model, "optimizer": optimizer, **others}
-        self._held = {name: value for name, value in held.items() if value is not None}
+        trained = {"model": model, "optimizer": optimizer}
+        self._held = {**{name: value for name, value in trained.items() if value is not None}, **others}
         self._saved: dict[str, Any] = {}
         self._reset_callbacks: list[Callable[[], None]] = []
         self.save()
@@ -33,10 +33,11 @@ class TorchState:
         raise AttributeError(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            super().__setattr__(name, value)
-        else:
+        """What was not given by name at first is no part of the state, as with Horovod: a loader need not travel."""
+        if name in self.__dict__.get("_held", {}):
             self._held[name] = value
+        else:
+            super().__setattr__(name, value)
 
     def register_reset_callbacks(self, callbacks: list[Callable[[], None]]) -> None:
         self._reset_callbacks.extend(callbacks)
@@ -53,12 +54,13 @@ class TorchState:
 
     def save(self) -> None:
         self._saved = {
-            name: copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
+            name: copy.deepcopy(value.state_dict() if _has_state(value) else value)
             for name, value in self._held.items()
         }
 
     def restore(self) -> None:
-        self._load(self._saved)
+        # optimizers and samplers go on in what they load, and it may be restored again
+        self._load(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
         """Rank 0's values everywhere; what samplers have processed is put together from all ranks."""
@@ -71,10 +73,14 @@ class TorchState:
 
     def _load(self, saved: dict[str, Any]) -> None:
         for name, value in saved.items():
-            if hasattr(self._held[name], "load_state_dict"):
+            if _has_state(self._held.get(name)):
                 self._held[name].load_state_dict(value)
             else:
-                self._held[name] = copy.deepcopy(value)
+                self._held[name] = value
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 class ElasticSampler(Sampler):  # type: ignore[misc]
@@ -92,7 +98,10 @@ class ElasticSampler(Sampler):  # type: ignore[misc]
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        self.record_indices(self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size])
+        self.record_indices(self.get_indices(batch_idx, batch_size))
+
+    def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
+        return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def record_indices(self, indices: Any) -> None:
         self.processed_indices.update(indices)

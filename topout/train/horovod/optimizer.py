@@ -5,6 +5,8 @@ schedulers, `isinstance` and checkpoints see what they know.
 """
 
 import contextlib
+import functools
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ import torch.distributed as dist
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder, current
 from topout.record.row_names import AWAITED
+from topout.schema.errors import TopoutError
 from topout.schema.event import NOT_GIVEN, Kind
 from topout.train.fusion.bucket import Reduction, averaging
 from topout.train.fusion.gradients import FusedGradients
@@ -39,6 +42,8 @@ engines: WeakSet[Any] = WeakSet()
 """Of all optimizers alive, for `join`."""
 _num_awaited: Counter[str] = Counter()
 """By group, for the recording."""
+_told: set[str] = set()
+"""What is said once a process."""
 
 
 class _Distributed:
@@ -103,7 +108,16 @@ class _Distributed:
         self._is_synchronized = False
         self._synchronizes = True
         parent: Any = super()
+        own: Any = self
+        groups, state = own.param_groups, own.state
         parent.load_state_dict(*args, **kwargs)
+        # in place: a scheduler may hold the optimizer that was passed, which shares these
+        for group, loaded in zip(groups, own.param_groups, strict=True):
+            group.update(loaded)
+        loaded_state = dict(own.state)
+        state.clear()
+        state.update(loaded_state)
+        own.param_groups, own.state = groups, state
 
 
 def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
@@ -147,6 +161,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
         passes=backward_passes_per_step,
         explicit=_explicit(groups if groups is not None else num_groups or None, [p for _, p in trained]),
         is_sparse_kept=not sparse_as_dense,
+        on_late_change=functools.partial(_tell_late_change, process_set),
     )
     engines.add(wrapped._engine)
     return wrapped
@@ -162,6 +177,19 @@ def _take_over(trained: Sequence[tuple[str, Any]]) -> None:
         engine.forget()
         engine.remove()
         engines.discard(engine)
+
+
+def _tell_late_change(process_set: ProcessSet) -> None:
+    """No error: Horovod loses such a change too, and says nothing."""
+    if process_set.rank() != 0 or "late change" in _told:
+        return
+    _told.add("late change")
+    error = TopoutError(
+        "Gradients were changed between backward and optimizer.step(), and the change is lost.",
+        why="they travel to the other ranks while backward runs, and step() puts the averages in their place",
+        do="call optimizer.synchronize() before clipping, then with optimizer.skip_synchronize(): optimizer.step()",
+    )
+    sys.stderr.write(f"topout: {error}\n")
 
 
 def _await(engine: Any) -> None:
