@@ -287,6 +287,12 @@ def measure(reference, way, args, left_s):
     return {"rates": rates, "ratios": ratios, "warm_s": warm_s, "memory": memory}
 
 
+def alone(reference, warm_s):
+    """What each table begins with: a few seconds of the reference by itself."""
+    found = reference.ask("round", 3, timeout_s=120)
+    return {"rates": [found["rate"]], "ratios": [], "warm_s": warm_s, "memory": found["memory"]}
+
+
 def run_recipe(args, left_s):
     """The recipe as a user starts it, with nothing of this file."""
     options = ["--small", "--steps", "10"] if args.tiny else ["--batch-size", "512", "--steps", "150"]
@@ -345,8 +351,8 @@ def run(args):
     wanted = [name for name in WAYS if not args.only or any(word in name for word in args.only.split(","))]
     reference = Way("reference", {}, args)
     try:
-        reference.ask("warm", timeout_s=left_s())
-        kept("reference", lambda: {"rates": [reference.ask("round", 3, timeout_s=120)["rate"]], "ratios": []})
+        warm_s = reference.ask("warm", timeout_s=left_s())["seconds"]
+        kept("reference", lambda: alone(reference, warm_s))
         with contextlib.suppress(RuntimeError):
             profiles["reference"] = reference.ask("profile", timeout_s=120)
         if "recipe" in wanted:
@@ -404,7 +410,7 @@ def table(args, results, profiles):
         lines.append(
             f"| {name} | {statistics.mean(result['rates']):,.0f} | {ratio} "
             f"| {f'{found[0]:.4f} – {found[1]:.4f}' if found else ''} | {len(result['rates'])} "
-            f"| {result.get('memory', 0) / 2**30:.1f} | {result.get('warm_s', 0):.0f} |"
+            f"| {_measured(result, 'memory', 2**30, '.1f')} | {_measured(result, 'warm_s', 1, '.0f')} |"
         )
     for name, profile in profiles.items():
         lines += [
@@ -418,6 +424,10 @@ def table(args, results, profiles):
             *(f"| `{_plain(kernel)}` | {share:.1%} |" for kernel, share in profile["top"]),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _measured(result, name, unit, how):
+    return format(result[name] / unit, how) if name in result else ""
 
 
 def _plain(text):
