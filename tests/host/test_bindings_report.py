@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.host.sys_trees import NAMES, plant
+from topout.host import wiring
 from topout.host.binding import bind, ranks_per_host
 from topout.host.bindings_report import WIDTH, bindings_report, bindings_warnings, host_ranges, ranges
+from topout.host.gpu_links import GpuLinks, GpuPair, Way
+from topout.host.hwloc import HwlocView
 from topout.host.topology import read_host
 from topout.schema.world import Core, Host, Nic, Rank, World
 
@@ -95,6 +98,37 @@ def test_no_line_is_too_wide(tree, tmp_path: Path):
         shown = bindings_report(world(*ranks, hosts=(host,)), {"OMP_PROC_BIND": "close"})
         assert max(map(len, shown.splitlines())) <= WIDTH
         assert len([line for line in shown.splitlines() if host.name in line]) == len(ranks)
+
+
+# what this host says of itself
+
+
+def test_what_lies_between_gpus_and_what_hwloc_sees_follow_the_table(monkeypatch):
+    links = GpuLinks(gpus=(0, 1), pairs=(GpuPair(first=0, second=1, way=Way.NVLINK, num_links=4),))
+    monkeypatch.setattr(wiring, "read_gpu_links", lambda host: links)
+    monkeypatch.setattr(wiring, "ask_hwloc", lambda: HwlocView(cores=CORES, near={}))
+    own = wiring.read_wiring(HOST, WELL, is_only_host=True)
+    shown = bindings_report(world(*WELL), {}, own)
+    assert shown.splitlines()[-5:] == [
+        "",
+        "2 GPUs, by NVLink x4.",
+        "hwloc sees the same: 2 sockets, 2 NUMA domains, 4 cores.",
+        "",
+        "Nothing to warn of.",
+    ]
+
+
+def test_what_is_amiss_between_gpus_that_ranks_use_is_a_warning(monkeypatch):
+    pair = GpuPair(first=0, second=1, way=Way.HOST_BRIDGE, has_peer_access=False)
+    monkeypatch.setattr(wiring, "read_gpu_links", lambda host: GpuLinks(gpus=(0, 1), pairs=(pair,)))
+    monkeypatch.setattr(wiring, "ask_hwloc", lambda: HwlocView(cores=CORES[:4], near={}))
+    ranks = [replace(own, gpu=0, gpu_on_host=own.rank) for own in WELL]
+    own = wiring.read_wiring(HOST, ranks, is_only_host=False)
+    shown = " ".join(bindings_report(world(*ranks), {}, own).split())
+    assert "n1: 2 GPUs, by a PCIe host bridge." in shown
+    assert "! n1: GPUs 0+1 cannot read each other's memory" in shown
+    assert "! n1: hwloc and the kernel differ: of 8 granted processors hwloc shows 4." in shown
+    assert wiring.read_wiring(HOST, ranks[:1], is_only_host=True).warnings[0].startswith("hwloc"), "one rank, no peer"
 
 
 # warnings

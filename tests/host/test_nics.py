@@ -5,6 +5,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,20 @@ def test_the_nearest_is_in_the_domain_else_on_the_socket_else_anywhere():
 def test_a_port_for_management_is_not_nearest():
     assert comparable_nics([*IB, SLOW_PORT]) == IB
     assert nearest_nic(host(SLOW_PORT, *IB), [0]) == IB[0]
+
+
+def test_of_infiniband_and_roce_the_faster_kind_counts_else_the_one_with_more_ports():
+    """They do not reach each other: ports for storage must not be in one list with those for training."""
+    storage = tuple(replace(nic, name=f"eth{n}", hca=f"mlx5_{n + 6}:1", is_roce=True) for n, nic in enumerate(IB))
+    assert comparable_nics([*IB, storage[0]]) == IB
+    assert comparable_nics([IB[0], *storage]) == storage
+    assert comparable_nics([*IB, *storage]) == IB
+    assert comparable_nics([*IB, replace(storage[0], speed_bits_per_s=400 * GBIT)])[0].name == "eth0"
+    assert nic_variables(None, "eth0", [*IB, storage[0]])["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_1:1"
+
+
+def test_a_port_that_speaks_ethernet_is_told(tmp_path):
+    assert [nic.is_roce for nic in nics_of("epyc_8gpu", tmp_path).values() if nic.hca] == [False] * 4 + [True]
 
 
 def test_a_rank_that_is_spread_over_sockets_has_no_nearest():

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
+from tests.host.sys_trees import plant
+from topout.host.binding import bind
 from topout.host.openmp_traps import traps_set
+from topout.host.topology import read_host
 
 SCRIPT = """
 import json, os, sys, threading
@@ -38,6 +41,25 @@ if __name__ == "__main__":
     assert dict(os.environ) == settings
     print("CORES", json.dumps({"own": sorted(own), "workers": seen}), flush=True)
 """
+ON_ANOTHER_MACHINE = """
+import os
+from topout.host import topology
+
+FOLDER = {folder!r}
+own = set(topology.allowed_cores(FOLDER + "/sys", FOLDER + "/proc"))
+
+
+def narrow(pid, cores):
+    global own
+    own = set(cores)
+
+
+# the kernel's own would refuse processors that are not here; children inherit these just as they inherit cores
+os.sched_getaffinity, os.sched_setaffinity = lambda pid: set(own), narrow
+read_host = topology.read_host
+topology.read_host = lambda: read_host(os.environ, FOLDER + "/sys", FOLDER + "/proc")
+"""
+"""As sitecustomize of a launcher, whose ranks are forked from it."""
 CLOSE = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
 
 pytestmark = pytest.mark.skipif(
@@ -89,6 +111,38 @@ def test_workers_have_the_cores_of_their_rank_under_every_policy(policy, run_top
     found, granted = cores_of_workers(run_topout, script, "--bind", policy, env=CLOSE)
     assert found["workers"] == [[granted, granted]] * 8
     assert (len(granted) > 1) is (policy != "core")
+
+
+@pytest.mark.parametrize(("tree", "visible"), [("power9_6gpu", "0,3"), ("epyc_8gpu", "4,0")])
+def test_workers_have_the_cores_beside_the_gpu_of_their_rank(tree, visible, run_topout, script, tmp_path):
+    """Several GPUs on two sockets, recorded: everything is real but the kernel's word on cores and devices."""
+    roots = plant(tree, tmp_path / "machine")
+    (tmp_path / "sitecustomize.py").write_text(ON_ANOTHER_MACHINE.format(folder=str(tmp_path / "machine")))
+    # what an OpenMP library does to a rank's main thread
+    first = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n    own = os"
+    script.write_text(SCRIPT.replace("own = os", first))
+    done = run_topout(
+        ["run", "--no-report", "-n", 2, "--bind", "gpu", script, "fork"],
+        env={**CLOSE, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": visible},
+    )
+    assert done.code == 0, done.stderr
+    (run,) = (tmp_path / "topout-runs").iterdir()
+    bound = bind(read_host({"CUDA_VISIBLE_DEVICES": visible}, *roots), 2, policy="gpu").ranks
+    assert bound[0].numa != bound[1].numa
+    for rank in bound:
+        # only those of the first come to the terminal
+        found, granted = seen((run / f"logs/rank-{rank.rank:05d}.out").read_text()), list(rank.cores)
+        assert len(found["own"]) == 1
+        assert found["workers"] == [[granted, granted]] * 8
+
+
+@pytest.mark.gpu
+def test_workers_beside_a_real_gpu_have_its_ranks_cores(run_topout, script):
+    found, granted = cores_of_workers(run_topout, script, "--bind", "gpu", env=CLOSE)
+    assert set(granted) <= os.sched_getaffinity(0)
+    assert len(granted) > 1
+    assert found["workers"] == [[granted, granted]] * 8
+    assert len(found["own"]) == 1
 
 
 def test_persistent_workers_keep_their_cores(run_topout, script):

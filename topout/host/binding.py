@@ -136,7 +136,7 @@ def _gpu(host: Host, num_ranks: int) -> list[Cores]:
         raise TopoutError(
             f"--bind gpu is not possible on {host.name}.",
             why="its kernel does not say in which NUMA domain the GPUs sit, as in many virtual machines",
-            do="try --bind numa",
+            do="try --bind numa, or tell hwloc where they sit (HWLOC_XMLFILE, HWLOC_PCI_LOCALITY)",
         )
     if not _are_granted(host, own):
         raise TopoutError(

@@ -8,11 +8,15 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from topout.host.nics import comparable_nics
 from topout.host.openmp_traps import traps_set
 from topout.schema.counted import counted
 from topout.schema.world import Host, Nic, Rank, World
+
+if TYPE_CHECKING:
+    from topout.host.wiring import Wiring
 
 WIDTH = 100
 _TITLES = ("rank", "host", "cores", "socket", "NUMA", "threads", "GPU (NUMA)", "NIC (NUMA)")
@@ -30,7 +34,10 @@ class _Alike:
     all_ranks: tuple[int, ...]
 
 
-def bindings_report(world: World, environ: Mapping[str, str] = os.environ) -> str:
+def bindings_report(
+    world: World, environ: Mapping[str, str] = os.environ, wiring: "Wiring | None" = None
+) -> str:  # fmt: skip
+    """`wiring` is that of the host which prints this; of others nobody was asked."""
     groups = _alike(world)
     num_ranks, num_hosts = len(world.ranks), len(world.hosts)
     lines = [f"Bindings of {counted(num_ranks, 'rank')} on {counted(num_hosts, 'host')}", ""]
@@ -46,6 +53,11 @@ def bindings_report(world: World, environ: Mapping[str, str] = os.environ) -> st
         if len(group.names) > 1
     ]
     warnings = bindings_warnings(world, environ)
+    if wiring is not None:
+        lines += [""] * bool(wiring.lines)
+        for text in wiring.lines:
+            lines += textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+        warnings = (*warnings, *wiring.warnings)
     for text in warnings:
         lines += ["", *textwrap.wrap(text, WIDTH, initial_indent="! ", subsequent_indent="  ")]
     return "\n".join([*lines, "", *([] if warnings else ["Nothing to warn of."])]).rstrip() + "\n"

@@ -31,6 +31,8 @@ class Gpu:
     """Empty where the driver does not tell it."""
     place: str = ""
     """Where the kernel lists it; tells GPUs without a UUID apart."""
+    bus_id: str = ""
+    """Empty where nobody tells it."""
     numa: int | None = None
     parts: tuple[str, ...] = ()
     """UUIDs of its MIG devices."""
@@ -79,15 +81,15 @@ def _select(gpus: list[Gpu], entries: str | None) -> list[Gpu]:
 
 
 def _nvidia_gpus(sys_root: Path, proc_root: Path) -> list[Gpu]:
-    of_driver = _of_driver(sys_root, proc_root)
+    of_driver = driver_gpus(sys_root, proc_root)
     if proc_root != _PROC or not (of_driver or _has_device()):
         return of_driver
     listed = parse_listing(_ask_driver())
-    by_uuid = {gpu.uuid: gpu.numa for gpu in of_driver}
-    by_order = [gpu.numa for gpu in of_driver] if len(of_driver) == len(listed) else [None] * len(listed)
+    by_uuid = {gpu.uuid: gpu for gpu in of_driver}
+    by_order = of_driver if len(of_driver) == len(listed) else [None] * len(listed)
     return [
-        Gpu(name=gpu.name, vendor="nvidia", uuid=gpu.uuid, numa=by_uuid.get(gpu.uuid, numa), parts=gpu.parts)
-        for gpu, numa in zip(listed, by_order, strict=True)
+        replace(gpu, bus_id=known.bus_id, numa=known.numa) if (known := by_uuid.get(gpu.uuid, other)) else gpu
+        for gpu, other in zip(listed, by_order, strict=True)
     ] or of_driver
 
 
@@ -118,7 +120,8 @@ def parse_listing(listing: str) -> list[Gpu]:
     return found
 
 
-def _of_driver(sys_root: Path, proc_root: Path) -> list[Gpu]:
+def driver_gpus(sys_root: Path, proc_root: Path) -> list[Gpu]:
+    """All that NVIDIA's driver has, hidden ones too."""
     found = []
     for path in sorted((proc_root / "driver/nvidia/gpus").glob("*/information")):
         text = read_text(path)
@@ -130,6 +133,7 @@ def _of_driver(sys_root: Path, proc_root: Path) -> list[Gpu]:
                 # of a GPU that nobody has opened yet, it says GPU-????????-…
                 uuid="" if "?" in uuid else uuid,
                 place=path.parent.name,
+                bus_id=path.parent.name,
                 numa=numa_of_device(sys_root, path.parent.name),
             )
         )
@@ -145,11 +149,9 @@ def _amd_gpus(sys_root: Path) -> list[Gpu]:
     for node in nodes:
         if read_text(node / "gpu_id").strip() in ("", "0"):
             continue  # a processor, or a GPU that the control group hides
-        properties = dict(line.split(None, 1) for line in read_text(node / "properties").splitlines() if " " in line)
+        properties = properties_of(node / "properties")
         unique_id = int(properties.get("unique_id", 0))
-        location = int(properties.get("location_id", 0))
-        domain = int(properties.get("domain", 0))
-        bus_id = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
+        bus_id = bus_id_of_node(properties)
         product = read_text(sys_root / "bus/pci/devices" / bus_id / "product_name").strip()
         found.append(
             Gpu(
@@ -159,10 +161,21 @@ def _amd_gpus(sys_root: Path) -> list[Gpu]:
                 uuid=f"GPU-{unique_id:016x}" if unique_id else "",
                 # not that on the bus, which the partitions of a GPU share
                 place=f"kfd {node.name}",
+                bus_id=bus_id,
                 numa=numa_of_device(sys_root, bus_id),
             )
         )
     return found
+
+
+def properties_of(path: Path) -> dict[str, str]:
+    """Of a node or a link of AMD's topology: a name and a number a line."""
+    return dict(line.split(None, 1) for line in read_text(path).splitlines() if " " in line)
+
+
+def bus_id_of_node(properties: Mapping[str, str]) -> str:
+    location, domain = int(properties.get("location_id", 0)), int(properties.get("domain", 0))
+    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
 
 
 def _architecture(version: int) -> str:

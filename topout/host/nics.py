@@ -153,6 +153,15 @@ def link_speed_bits_per_s(net: str) -> float | None:
     return megabits * 1e6 if megabits is not None and megabits > 0 and _device(net) is not None else None
 
 
+def bus_id_of(nic: Nic, sys_root: str | Path = _SYS) -> str | None:
+    """Where its hardware sits on the PCI bus (`0000:81:00.0`); None for what has none there."""
+    port = f"{sys_root}/class/infiniband/{nic.hca.partition(':')[0]}" if nic.hca else ""
+    device = _device(f"{sys_root}/class/net/{nic.name}") or (port and _device(port))
+    # a virtio interface hangs below its PCI device
+    names = device.split("/")[:-3:-1] if device else []
+    return next((name for name in names if name.count(":") == 2 and "." in name), None)
+
+
 def _numa(net: str) -> int | None:
     device = _device(net)
     if device is None:
@@ -171,11 +180,12 @@ def _infiniband_ports(sys_root: Path, interfaces: Mapping[str, Nic], *, needs_ad
         hca = f"{device.name}:{port.name}"
         speed = _leading_number(read_text(port / "rate"))
         speed = None if speed is None else speed * 1e9
+        is_roce = read_text(port / "link_layer").strip() == "Ethernet"
         carried = _carried(sys_root, device, int(port.name))
         nic = next((interfaces[name] for name in carried if name in interfaces), None)
         if nic is not None and (nic.addresses or not needs_address):
-            yield replace(nic, hca=hca, speed_bits_per_s=speed or nic.speed_bits_per_s)
-        elif read_text(port / "link_layer").strip() != "Ethernet":
+            yield replace(nic, hca=hca, speed_bits_per_s=speed or nic.speed_bits_per_s, is_roce=is_roce)
+        elif not is_roce:
             # over Ethernet a port without an address reaches nobody
             domain = read_int(device / "device/numa_node")
             yield Nic(
@@ -288,6 +298,20 @@ def faster_neighbour(nics: Sequence[Nic], routes: str, target: str, source: str,
     """
     if ":" in target:
         return source, name
+    networks = networks_with(routes, target)
+    if name not in networks:
+        return source, name
+    best, best_speed = (source, name), next((nic.speed_bits_per_s or 0.0 for nic in nics if nic.name == name), 0.0)
+    for nic in nics:
+        own = own_address_in(nic, networks[name])
+        speed = nic.speed_bits_per_s or 0.0
+        if networks.get(nic.name) == networks[name] and own is not None and speed > best_speed:
+            best, best_speed = (own, nic.name), speed
+    return best
+
+
+def networks_with(routes: str, target: str) -> dict[str, tuple[int, int]]:
+    """Interface -> (network, mask) of that which has the target in it, without a gateway."""
     wanted = _as_number(target)
     networks: dict[str, tuple[int, int]] = {}
     for line in routes.splitlines()[1:]:
@@ -295,16 +319,14 @@ def faster_neighbour(nics: Sequence[Nic], routes: str, target: str, source: str,
         network, gateway, flags, mask = (int(words[column], 16) for column in (1, 2, 3, 7))
         if flags & 1 and gateway == 0 and wanted & mask == network:
             networks[words[0]] = (network, mask)
-    if name not in networks:
-        return source, name
-    network, mask = networks[name]
-    best, best_speed = (source, name), next((nic.speed_bits_per_s or 0.0 for nic in nics if nic.name == name), 0.0)
-    for nic in nics:
-        on_network = [own for own in nic.addresses if ":" not in own and _as_number(own) & mask == network]
-        speed = nic.speed_bits_per_s or 0.0
-        if networks.get(nic.name) == (network, mask) and on_network and speed > best_speed:
-            best, best_speed = (on_network[0], nic.name), speed
-    return best
+    return networks
+
+
+def own_address_in(nic: Nic, network: tuple[int, int] | None) -> str | None:
+    if network is None:
+        return None
+    number, mask = network
+    return next((own for own in nic.addresses if ":" not in own and _as_number(own) & mask == number), None)
 
 
 def _as_number(address: str) -> int:
@@ -315,8 +337,14 @@ def _as_number(address: str) -> int:
 
 
 def comparable_nics(nics: Sequence[Nic]) -> tuple[Nic, ...]:
-    """Those that training may use alike: InfiniBand where there is any, and none much slower than the fastest."""
-    candidates = [nic for nic in nics if nic.hca] or [nic for nic in nics if nic.speed_bits_per_s] or list(nics)
+    """Those that training may use alike: InfiniBand where there is any, and none much slower than the fastest.
+
+    InfiniBand and RoCE do not reach each other, so of both only the faster kind, which storage seldom is; else the one
+    with more ports.
+    """
+    kinds = [[nic for nic in nics if nic.hca and nic.is_roce is is_roce] for is_roce in (False, True)]
+    ports = max(kinds, key=lambda ports: (max((nic.speed_bits_per_s or 0.0 for nic in ports), default=0.0), len(ports)))
+    candidates = ports or [nic for nic in nics if nic.speed_bits_per_s] or list(nics)
     fastest = max((nic.speed_bits_per_s or 0.0 for nic in candidates), default=0.0)
     return tuple(nic for nic in candidates if (nic.speed_bits_per_s or 0.0) >= _COMPARABLE_SHARE * fastest)
 
@@ -341,16 +369,21 @@ def nearest_nic(host: Host, numa: Sequence[int], turn: int = 0) -> Nic | None:
 # variables
 
 
-def nic_variables(nic: Nic | None, interface: str | None, nics: Sequence[Nic] = ()) -> dict[str, str]:
+def nic_variables(
+    nic: Nic | None, interface: str | None, nics: Sequence[Nic] = (), rail: str | None = None
+) -> dict[str, str]:
     """What Gloo, NCCL, TensorPipe and UCX read; `nic` is the rank's nearest, `nics` are all of its host.
 
-    Sockets go over the interface of the job's addresses. NCCL gets all comparable ports, equal in every rank of a host:
-    it finds the nearest itself, and ranks that see different ones build rings that do not fit (NVIDIA/nccl#1478).
+    Sockets go over the interface of the job's addresses, those of Gloo over the rank's `rail` where it has one. NCCL
+    gets the same in every rank of a host, all comparable ports and one interface: it finds the nearest port itself and
+    sends over several, and ranks that see different ones build rings that do not fit (NVIDIA/nccl#1478).
     """
     variables: dict[str, str] = {}
     if interface is not None:
         # NCCL takes names as beginnings of names unless told so
-        variables.update(GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=f"={interface}")
+        variables.update(
+            GLOO_SOCKET_IFNAME=rail or interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=f"={interface}"
+        )
     ports = [other.hca for other in comparable_nics(nics) if other.hca] or ([nic.hca] if nic and nic.hca else [])
     if ports:
         variables["NCCL_IB_HCA"] = "=" + ",".join(sorted(ports, key=_by_number))

@@ -1,8 +1,9 @@
 """This host as a launcher needs to know it: the cores it may use and where they sit, memory, GPUs, NICs, limits.
 
-Read from /sys and /proc, whose roots may be given, so that a recorded machine reads like this one. Not from hwloc: what
-it adds (caches, kinds of memory) decides no binding, and most compute nodes and containers lack it; a test holds its
-view and ours against each other. Not for measuring what the host does (see `record.sampler`).
+Read from /sys and /proc, whose roots may be given, so that a recorded machine reads like this one. Not from hwloc: most
+of what it adds (caches, kinds of memory) decides no binding, and most compute nodes and containers lack it. It is asked
+where the kernel does not say which domain a GPU or NIC is in and the host has several (see `hwloc`); the doctor and a
+test hold its view and ours against each other. Not for measuring what the host does (see `record.sampler`).
 """
 
 # paths are texts here: `pathlib` takes longer to load than all of this to read
@@ -14,7 +15,7 @@ import _socket
 import os
 
 from topout.host.kernel_files import DEVICES_OF_NVIDIA, field_of, names_in, read_int, read_text
-from topout.host.nics import read_nics
+from topout.host.nics import comparable_nics, read_nics
 from topout.schema.light_dataclass import replace
 from topout.schema.world import Core, Host
 
@@ -51,15 +52,24 @@ def read_host(environ: Mapping[str, str] = os.environ, sys_root: Folder = _SYS, 
         from topout.host.gpus import list_gpus, visible_gpus
 
         gpus = visible_gpus(list_gpus(Path(sys_root), Path(proc_root)), environ)
-    with_cores = _numa_of_cores(sys_root)
+    with_cores = set(_numa_of_cores(sys_root).values())
+    gpu_numa = tuple(_domain_with_cores(gpu.numa, with_cores, sys_root) for gpu in gpus)
+    nics = read_nics(sys_root)
+    choice = comparable_nics(nics)
+    unplaced = [*gpu_numa, *(nic.numa for nic in choice if len(choice) > 1)]
+    if len(with_cores) > 1 and None in unplaced:
+        from topout.host.hwloc import place_devices
+
+        buses = [(gpu.bus_id, domain) for gpu, domain in zip(gpus, gpu_numa, strict=True)]
+        gpu_numa, nics = place_devices(buses, nics, with_cores, environ, sys_root)
     return Host(
         name=_name(proc_root),
         cores=cores,
         memory_bytes=memory_bytes(sys_root, proc_root),
         gpus=tuple(gpu.name for gpu in gpus),
         gpu_ids=_identities([gpu.place if gpu.vendor == "amd" else gpu.uuid or gpu.place for gpu in gpus]),
-        gpu_numa=tuple(_domain_with_cores(gpu.numa, set(with_cores.values()), sys_root) for gpu in gpus),
-        nics=read_nics(sys_root),
+        gpu_numa=gpu_numa,
+        nics=nics,
         cpu_model=cpu_model(proc_root),
         cpu_limit=cpu_limit(sys_root, proc_root),
         num_logical_cores=len(parse_cpu_list(read_text(f"{sys_root}/devices/system/cpu/online"))) or None,

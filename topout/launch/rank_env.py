@@ -99,7 +99,8 @@ def _defaults(rank: Rank, world: World) -> dict[str, str]:
     if len(world.hosts) == 1:
         return framework_defaults(rank, world)
     host = world.hosts[rank.node_rank]
-    return framework_defaults(rank, world) | nic_variables(rank.nic, host.interface, host.nics)
+    own = nic_variables(rank.nic, host.interface, host.nics, rail=rank.rail)
+    return framework_defaults(rank, world) | own
 
 
 def recorder_orders(spec: RunSpec, *, has_folder: bool) -> str:

@@ -259,4 +259,15 @@ def check_interface(spec: RunSpec, *, is_on_one_host: bool) -> None:
 def at_data_address(host: Host, peer: str, interface: str | None) -> Host:
     """The host at the address and interface over which its ranks shall talk to others."""
     address, name = choose_interface(host.nics, [peer], interface)
-    return replace(host, address=address, interface=name)
+    return replace(host, address=address, interface=name, rails=_rails(host, peer, name) if interface is None else ())
+
+
+def _rails(host: Host, peer: str, name: str) -> tuple[str, ...]:
+    speeds = [nic.speed_bits_per_s for nic in host.nics if nic.addresses]
+    own = next((nic.speed_bits_per_s for nic in host.nics if nic.name == name), None)
+    if own is None or speeds.count(own) < 2:
+        return ()
+    # on few hosts, and it loads Python's `socket`
+    from topout.host.rails import find_rails
+
+    return find_rails(host.nics, peer, name)

@@ -55,7 +55,8 @@ def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation
         # tasks keep the rank that their scheduler gave them, unless some are gone
         numbers = _numbers(members, crew) if are_tasks else range(first, first + count)
         own = [
-            replace(rank, rank=number, node_rank=node_rank) for rank, number in zip(binding.ranks, numbers, strict=True)
+            replace(rank, rank=number, node_rank=node_rank, rail=_rail(rank, host, hosts))
+            for rank, number in zip(binding.ranks, numbers, strict=True)
         ]
         if seen is not None:
             # CUDA numbers what a process sees, so each has a device 0
@@ -131,6 +132,12 @@ def _crews(members: Sequence[Member]) -> list[list[Member]]:
             )
         crew.append(member)
     return list(crews.values())
+
+
+def _rail(rank: Rank, host: Host, hosts: Sequence[Host]) -> str | None:
+    """The nearest interface, where every host has several: one beyond a gateway may reach but the first of them."""
+    near = rank.nic.name if rank.nic is not None else None
+    return near if near in host.rails and all(other.rails for other in hosts) else None
 
 
 def _gpus_seen(host: Host, crew: Sequence[Member]) -> list[int] | None:

@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from topout.host.wiring import Wiring
     from topout.launch.head import Head
     from topout.launch.stopping import Stopping
     from topout.launch.watching import Watching
@@ -232,7 +233,20 @@ class _Round:
         if self._spec.bind_report:
             from topout.host.bindings_report import bindings_report
 
-            self._terminal.say(bindings_report(world))
+            self._terminal.say(bindings_report(world, wiring=self._own_wiring(roster, world)))
+
+    def _own_wiring(self, roster: Roster, world: World) -> Wiring | None:
+        """None for a head on a login host, which has no ranks."""
+        if self._crew.local is None:
+            return None
+        from topout.host.wiring import read_wiring
+
+        own = roster.ranks_of.get(self._crew.local.number)
+        if not own:
+            return None
+        node_rank = own[0].node_rank
+        ranks = [rank for rank in world.ranks if rank.node_rank == node_rank]
+        return read_wiring(world.hosts[node_rank], ranks, is_only_host=len(world.hosts) == 1)
 
     def _conclude(
         self, outcome: Outcome, world: World, folder: RunFolder | None, record: RunRecord, tails: dict[int, str]

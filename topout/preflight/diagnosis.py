@@ -23,6 +23,7 @@ from topout.preflight.judges.limits import judge_limits
 from topout.preflight.judges.links import FittedLink, fit_classes, judge_links
 from topout.preflight.judges.sameness import judge_sameness
 from topout.preflight.judges.storage import judge_storage
+from topout.preflight.judges.wiring import judge_wiring
 
 DIAGNOSIS_VERSION = 1
 
@@ -65,6 +66,7 @@ def diagnose(
     checks = [
         *judge_attendance(hosts, num_hosts, absent),
         *judge_sameness(hosts),
+        *judge_wiring(hosts),
         *judge_limits(hosts),
         *judge_framework(hosts),
         *judge_kernels(hosts, sweeps=sweeps),

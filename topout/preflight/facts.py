@@ -5,6 +5,9 @@ None, and a missing entry, is "not measured"; `not_measured` says why. Not for c
 
 from dataclasses import dataclass, field
 
+from topout.host.gpu_links import GpuLinks
+from topout.host.hwloc import HwlocOpinion
+
 FACTS_VERSION = 1
 FOLDER = "doctor"
 """Of the run folder; each host writes its findings into it."""
@@ -218,6 +221,10 @@ class Facts:
     """Of a real interface; virtual ones claim any speed."""
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, str] = field(default_factory=dict)
+    gpu_links: GpuLinks | None = None
+    """None without GPUs that can be told apart."""
+    hwloc: HwlocOpinion | None = None
+    """None where it is not installed, or said nothing."""
     limits: Limits | None = None
     framework: Framework | None = None
     kernels: tuple[Kernel, ...] = ()

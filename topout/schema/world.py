@@ -27,6 +27,8 @@ class Nic:
     """IPv4 first."""
     hca: str | None = None
     """The InfiniBand device behind it, as NCCL_IB_HCA and UCX_NET_DEVICES name it (`mlx5_0:1`)."""
+    is_roce: bool = False
+    """That device speaks Ethernet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class Host:
     """At which the other hosts of the job reach this one."""
     interface: str | None = None
     """That this address belongs to."""
+    rails: tuple[str, ...] = ()
+    """Interfaces in the network of the job, this one among them, over each of which a rank may talk."""
 
     @property
     def numa_domains(self) -> tuple[int, ...]:
@@ -77,6 +81,8 @@ class Rank:
     """NUMA domains its memory is bound to; empty when it is not bound."""
     nic: Nic | None = None
     """The nearest one, where the host has several."""
+    rail: str | None = None
+    """Its interface for plain sockets, where that need not be the host's."""
     port: int = 0
     """Free for this rank on its host when the job began; for frameworks in which every rank listens."""
 

@@ -29,6 +29,8 @@ FILES = (
     "sys/class/kfd/kfd/topology/nodes/*/gpu_id",
     "sys/class/kfd/kfd/topology/nodes/*/name",
     "sys/class/kfd/kfd/topology/nodes/*/properties",
+    "sys/class/kfd/kfd/topology/nodes/*/io_links/*/properties",
+    "sys/class/kfd/kfd/topology/nodes/*/p2p_links/*/properties",
     "sys/fs/cgroup/cpu.max",
     "sys/fs/cgroup/memory.max",
     "sys/fs/cgroup/*/cpu.cfs_*_us",

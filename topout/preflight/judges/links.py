@@ -188,6 +188,11 @@ def _nvlink_bytes_per_s(one: FittedLink, hosts: Sequence[Facts]) -> float | None
     return one_way if one.num_ranks >= _RANKS_OF_A_BOARD else one_way / 3
 
 
+def always_has_nvlink(name: str | None) -> bool:
+    row = find_row(name or "", kinds=("gpu",))
+    return row is not None and row.name in _JOINED_BY_NVLINK
+
+
 def _of_large_messages(link: FittedLink) -> float:
     """A line that bursts or buffers have bent promises more than large messages get."""
     return min(link.beta_bytes_per_s or link.largest_bytes_per_s, link.largest_bytes_per_s)

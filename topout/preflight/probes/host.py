@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from topout.host.gpu_links import read_gpu_links
 from topout.preflight.facts import RUN_FOLDER, Facts, Framework, Kernel, Link, findings_name
 from topout.preflight.orders import Orders
 from topout.preflight.probes import clocks, collectives, imports, machine, sockets, storage
@@ -87,6 +88,8 @@ class Examination:
         self._names = [name or "?" for name in meeting.exchange("names", host.name)]
         stage("versions", machine.read_versions, lambda found: {"versions": found})
         stage("hardware", lambda: machine.read_hardware(host), lambda found: {"hardware": found})
+        stage("GPU links", lambda: read_gpu_links(host), lambda found: {"gpu_links": found})
+        stage("hwloc", lambda: machine.read_hwloc(host), lambda found: {"hwloc": found})
         stage("clock rate", machine.read_clock_hz, lambda found: {"cpu_clock_hz": found})
         stage("instructions", machine.read_flags, lambda found: {"cpu_flags": found})
         stage("clocks", lambda: clocks.read_clocks(meeting, self._names), self._clocks)

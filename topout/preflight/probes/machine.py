@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from topout import __version__
+from topout.host.hwloc import HwlocOpinion, ask_hwloc, compare
 from topout.host.kernel_files import read_text
 from topout.host.topology import cpu_model, read_host
 from topout.schema.world import Host
@@ -72,6 +73,11 @@ def read_clock_hz(proc_root: Path = _PROC, sys_root: Path = _SYS) -> float | Non
         return float(highest) * 1e3
     speeds = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_text(proc_root / "cpuinfo"), flags=re.MULTILINE)
     return max(map(float, speeds)) * 1e6 if speeds else None
+
+
+def read_hwloc(host: Host) -> HwlocOpinion | None:
+    view = ask_hwloc()
+    return None if view is None else compare(host, view)
 
 
 def this_host() -> Host:
