@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -204,6 +205,83 @@ def test_a_job_is_started_again_after_a_failure(slurm: Slurm, tmp_path: Path) ->
     assert "ValueError: once" in ended.stderr
     assert "restart 1 of 2 on n1, n2" in ended.stderr
     assert len(list((tmp_path / "topout-runs").iterdir())) == 2
+
+
+TELL = """
+import json, os, sys
+from pathlib import Path
+
+start, host = os.environ["TORCHELASTIC_RESTART_COUNT"], os.uname().nodename
+Path(f"told-{start}-{host}").write_text(json.dumps([sys.argv[1:], dict(os.environ)]))
+"""
+
+
+def told(folder: Path, start: int, host: str) -> tuple[list[str], dict[str, str]]:
+    words, environment = json.loads((folder / f"told-{start}-{host}").read_text())
+    return words, environment
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rank"),
+    [(["srun", "-N2", "-n2"], "$SLURM_PROCID"), (["mpirun.mpich", "-np", "2", "-hosts", "n1,n2"], "$PMI_RANK")],
+)
+def test_each_task_runs_the_words_that_it_was_given(
+    slurm: Slurm, tmp_path: Path, launcher: list[str], rank: str
+) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    line = f"exec {' '.join(ways.TOPOUT)} run --no-report tell.py --rank {rank}"
+
+    def once() -> "subprocess.CompletedProcess[str]":
+        popen = slurm.popen if launcher[0] == "srun" else slurm.nodes[0].popen
+        process = popen([*launcher, "bash", "-c", line], cwd=tmp_path)
+        _, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess([], process.returncode, "", stderr)
+
+    ended = ways.despite_mpich(once)
+    assert ended.returncode == 0, ended.stderr
+    for number, host in enumerate(("n1", "n2")):
+        words, environment = told(tmp_path, 0, host)
+        assert words == ["--rank", str(number)]
+        assert environment["RANK"] == str(number)
+
+
+def test_tasks_that_are_not_as_many_as_asked_for_are_an_error(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    ended = ways.run("srun for every rank", slurm, tmp_path, "run", "--per-node", "2", "tell.py")
+    assert ended.returncode != 0
+    assert "--per-node 2 contradicts the tasks that were started: n1 has 1." in ended.stderr
+    assert not list(tmp_path.glob("told-*"))
+
+
+def test_a_folder_that_another_host_does_not_have_is_named_before_any_rank_runs(slurm: Slurm, tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(TELL)
+    # each node has a /dev/shm of its own
+    line = f"mkdir /dev/shm/mine; cd /dev/shm/mine; cp {tmp_path}/tell.py .; {' '.join(ways.TOPOUT)} run tell.py; ls"
+    process = slurm.popen(["salloc", "-Q", "-N2", *slurm.nodes[0].prefix, "bash", "-c", line], cwd=tmp_path)
+    stdout, stderr = process.communicate(timeout=120)
+    slurm.nodes[0].run(["rm", "-r", "/dev/shm/mine"])
+    assert "n2 cannot enter the job's folder /dev/shm/mine." in stderr
+    assert "on a file system that all hosts share" in stderr
+    assert "told-" not in stdout
+
+
+@pytest.mark.parametrize("way", ["srun for every rank", "once in an allocation"])
+def test_ranks_that_are_left_make_a_world_of_their_own(slurm: Slurm, tmp_path: Path, way: str) -> None:
+    script = tmp_path / "tell.py"
+    script.write_text(
+        TELL + "import time\nPath(f'pid-{os.environ.get(\"RANK\")}').write_text(f'{os.getpid()} {host}')\n"
+        "while start == '0': time.sleep(0.1)\n"
+    )
+    process = ways.start(
+        way, slurm, tmp_path, "run", "--no-report", "-n", "2", "--restarts", "1", "--min-nodes", "1", script,
+    )  # fmt: skip
+    pid_of(tmp_path, 0)
+    pid, _ = pid_of(tmp_path, 1)
+    os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    process.communicate(timeout=120)
+    _, environment = told(tmp_path, 1, "n1")
+    assert (environment["RANK"], environment["WORLD_SIZE"]) == ("0", "1")
+    assert (environment["SLURM_PROCID"], environment["SLURM_NTASKS"]) == ("0", "1")
 
 
 def test_a_job_goes_on_with_the_nodes_that_are_left(slurm: Slurm, tmp_path: Path) -> None:

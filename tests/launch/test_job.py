@@ -134,6 +134,8 @@ def test_a_stopped_rank_is_named_and_ends_the_job(tmp_path):
     assert job.returncode == 4
     assert f"rank 1 on {run_json(tmp_path)['hosts'][0]['name']} (pid {pids[1]}) is stopped" in err
     assert f"(pid {pids[1]}) was stopped and nobody continued it." in err
+    # it was continued to be ended
+    assert "goes on" not in err
     assert not any(is_running(pid) for pid in pids)
 
 

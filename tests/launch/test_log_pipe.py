@@ -34,6 +34,24 @@ def test_output_reaches_file_and_terminal(pipe, tmp_path):
     assert (tmp_path / "rank.out").read_bytes() == (tmp_path / "terminal").read_bytes() == b"step 1\n"
 
 
+def test_what_is_missing_from_a_full_disk_is_said_once(pipe, tmp_path):
+    with open("/dev/full", "wb") as full, open(tmp_path / "talk", "wb") as talk:
+        terminal = Terminal(out_fd=full.fileno(), err_fd=talk.fileno())
+        for _ in range(3):
+            terminal.show(1, b"step 1\n")
+    said = (tmp_path / "talk").read_text()
+    assert (
+        said == "topout: stdout takes nothing more (No space left on device); what rank 0 prints is in its log alone\n"
+    )
+
+
+def test_nothing_is_said_of_a_reader_that_has_gone(pipe, tmp_path):
+    os.close(pipe[0])
+    with open(tmp_path / "talk", "wb") as talk:
+        Terminal(out_fd=pipe[1], err_fd=talk.fileno()).show(1, b"step 1\n")
+    assert (tmp_path / "talk").read_bytes() == b""
+
+
 def test_a_full_disk_is_told_and_the_pipe_still_emptied(pipe, tmp_path):
     (tmp_path / "full").symlink_to("/dev/full")
     failures = []

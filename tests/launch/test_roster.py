@@ -157,6 +157,19 @@ def test_a_gpu_that_two_tasks_see_is_still_an_error():
         (RunSpec(), tasks("n1", "n1", "n1", gpus=4), "3 tasks do not match the 4 GPUs of n1", "--per-node 3"),
         (RunSpec(), tasks(*["n1"] * 3, gpus=2), "3 tasks do not match the 2 GPUs of n1", "ask for 2 tasks"),
         (RunSpec(num_ranks=3), tasks("n1", "n2"), "-n 3 contradicts the 2 tasks", "leave out -n"),
+        (
+            RunSpec(num_ranks=3, origins={"num_ranks": "topout.toml:2"}),
+            tasks("n1", "n2"),
+            "num_ranks = 3 (topout.toml:2) contradicts the 2 tasks",
+            "leave out num_ranks",
+        ),
+        (RunSpec(per_node=2), tasks("n1", "n2"), "--per-node 2 contradicts the tasks", "--ntasks-per-node=2"),
+        (
+            RunSpec(nodes=1, origins={"nodes": "command line"}),
+            tasks("n1", "n2"),
+            "--nodes 1 contradicts the tasks",
+            "leave out --nodes",
+        ),
         (RunSpec(num_ranks=3, per_node=2), hosts(2), "-n 3 and --per-node 2 contradict", "give one of the two"),
         (RunSpec(num_ranks=1), hosts(2), "-n 1 is fewer than one rank on each of 2 hosts", "--nodes 1"),
         (RunSpec(per_node=1000), hosts(1), "1000 ranks do not fit on n1", "try -n 4"),
@@ -169,6 +182,24 @@ def test_what_cannot_be_right_is_an_error_in_three_parts(spec, members, says, do
     assert says in error.value.problem
     assert error.value.why
     assert do in error.value.do
+
+
+def test_as_many_tasks_as_were_asked_for_are_right():
+    asked = RunSpec(per_node=2, nodes=1, num_ranks=2, origins={"nodes": "command line"})
+    assert make_roster(asked, tasks("n1", "n1"), SLURM).world.size == 2
+    # of a file that is for whoever submits
+    assert make_roster(RunSpec(nodes=4, origins={"nodes": "topout.toml:1"}), tasks("n1", "n2"), SLURM).world.size == 2
+
+
+@pytest.mark.parametrize("spec", [RunSpec(num_ranks=4), RunSpec(num_ranks=4, per_node=2), RunSpec()])
+def test_a_host_that_is_left_keeps_its_ranks(spec):
+    roster = make_roster(spec, hosts(2)[1:], SLURM, {0: 2, 1: 2})
+    assert places(roster) == [(0, "n2", 0, 0), (1, "n2", 0, 1)]
+
+
+def test_a_task_that_is_left_makes_a_smaller_world():
+    roster = make_roster(RunSpec(num_ranks=2, per_node=1), tasks("n1", "n2")[:1], SLURM, {0: 1, 1: 1})
+    assert places(roster) == [(0, "n1", 0, 0)]
 
 
 def test_several_tasks_with_a_world_of_one_are_an_error():

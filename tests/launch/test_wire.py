@@ -184,6 +184,20 @@ def test_another_version_is_named(monkeypatch):
     assert "9.9.9" in results[0].why
 
 
+def test_where_tokens_differ_both_ends_say_so(monkeypatch):
+    monkeypatch.delenv("TOPOUT_TOKEN", raising=False)
+    (port,) = free_ports("127.0.0.1", 1)
+    results, thread = in_background(gather, listen("127.0.0.1", [port]), "secret", 1, 1.5)
+    with pytest.raises(TopoutError) as error:
+        connect(["127.0.0.1"], [port], "other", timeout_s=0.7)
+    thread.join()
+    assert "was refused where the head of its job should be" in error.value.problem
+    assert "topout/key is another file there" in error.value.why
+    assert "the same TOPOUT_TOKEN" in error.value.do
+    assert "did not arrive" in results[0].problem
+    assert "knew another token" in results[0].why
+
+
 def test_two_that_claim_one_place_are_refused():
     listener = listen("127.0.0.1")
     results, thread = in_background(gather, listener, "secret", 3)

@@ -155,6 +155,7 @@ def submit(
         site=site,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
+        outlives_nodes=spec.min_nodes is not None,
         options=(*options, *(("--runs", runs) if runs is not None else ())),
         script_words=script_and_args,
         name=_job_name(spec),

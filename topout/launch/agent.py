@@ -49,10 +49,12 @@ _LONGEST_WRITE_S = 600.0
 class Agent:
     """Does what the head says, one round after the other."""
 
-    def __init__(self, wire: Wire, member: Member, token: str) -> None:
+    def __init__(self, wire: Wire, member: Member, token: str, own: RunSpec | None = None) -> None:
         self._wire = wire
         self._member = member
         self._token = token
+        self._own = own
+        """Of a task: what it was itself told to run."""
         self._messages: list[dict[str, Any]] = []
         self._selector = Selector()
         self._meeting_point: MeetingPoint | None = None
@@ -111,6 +113,7 @@ class Agent:
 
     def _prepare(self, message: dict[str, Any]) -> None:
         address = self._member.host.address
+        why = self._enter(str(message["cwd"]))
         self._release()
         if message["is_master"]:
             self._meeting_point = MeetingPoint(address, self._token)
@@ -120,7 +123,27 @@ class Agent:
             ports=free_ports(address, int(message["num_ranks"])),
             address=address,
             master_port=self._meeting_point.port if self._meeting_point else None,
+            why=why,
         )
+
+    def _enter(self, folder: str) -> str | None:
+        """Where the job was started: the scheduler may start a launcher somewhere else. Says why it cannot."""
+        if self._member.is_task:
+            # which has its script from where it is
+            return None
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
+
+    def _words_of(self, spec: RunSpec) -> RunSpec:
+        """Each task runs what it was given, as it would without topout: `srun bash -c 'topout run train.py $RANK'`."""
+        if self._own is None:
+            return spec
+        if self._own.script != spec.script:
+            self._wire.send("note", text=f"task {self._member.number} runs {self._own.script}, not {spec.script}")
+        return replace(spec, script=self._own.script, args=self._own.args, is_module=self._own.is_module)
 
     def _release(self) -> None:
         if self._meeting_point is not None:
@@ -133,11 +156,9 @@ class Agent:
 
         ranks = [from_plain(Rank, rank) for rank in message["ranks"]]
         world = from_outline(message["world"], self._member.host, ranks)
-        spec = from_plain(RunSpec, message["spec"])
+        spec = self._words_of(from_plain(RunSpec, message["spec"]))
         fellows = FollowingFellows(self._wire)
         try:
-            # a scheduler may start tasks somewhere else
-            os.chdir(message["cwd"])
             folder = self._folder(message["run"], message["launcher"])
             local = LocalRanks(
                 ranks,
@@ -335,13 +356,14 @@ def join(
     is_task: bool,
     interface: str | None,
     signals: LauncherSignals | None = None,
+    own: RunSpec | None = None,
 ) -> int:
-    """Takes part in the job until its end."""
+    """Takes part in the job until its end. `own` is what a task was told to run."""
     host = replace(host, address=wire.own_address)
     if wire.own_address != wire.peer_address or not wire.own_address.startswith("127."):
         host = at_data_address(host, wire.peer_address, interface)
     granted = tuple(sorted(os.sched_getaffinity(0)))
-    return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token).serve(signals)
+    return Agent(wire, Member(number=number, host=host, granted=granted, is_task=is_task), token, own).serve(signals)
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:

@@ -52,6 +52,8 @@ class Gathering:
         self._local = local
         self._pending: dict[int, tuple[Wire, float]] = {}
         self._links: dict[int, Link] = {}
+        self._num_refused = 0
+        """Who knocked with another token."""
         self._not_taken: OSError | None = None
         """There was no descriptor left for the last one at the door."""
         self._selector = Selector()
@@ -129,6 +131,14 @@ class Gathering:
                 do="raise that host's hard limit (ulimit -Hn shows it), or start topout once, not once for every rank",
                 exit_code=ExitCode.ENVIRONMENT,
             )
+        if self._num_refused:
+            return TopoutError(
+                f"{how_many} did not arrive: {who}.",
+                why="a topout came and knew another token: ~/.config/topout/key is not the same on all hosts, or "
+                "TOPOUT_TOKEN differs",
+                do="give all tasks the same TOPOUT_TOKEN; hosts that do not share the home folder need it",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
         return TopoutError(
             f"{how_many} did not arrive: {who}.",
             why=f"nobody else came within {timeout_s:g} s; a host may be down, slow to start, or behind "
@@ -164,6 +174,7 @@ class Gathering:
         for message in wire.receive():
             if not wire.peer_version:
                 if not wire.accept(message, self._token):
+                    self._num_refused += message.get("kind") == "answer"
                     break
             elif message.get("kind") == "hello":
                 self._selector.unregister(fd)

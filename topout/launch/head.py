@@ -3,8 +3,12 @@
 It decides for the whole job; each of the others only runs the ranks of its host. Not for finding them; see `gathering`.
 """
 
+# paths are texts here: ranks that start do not wait for `pathlib`
+# ruff: noqa: PTH109
+
 from __future__ import annotations
 
+import os
 import select
 import time
 
@@ -26,7 +30,7 @@ from topout.schema.world import World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from topout.launch.first_failure import RankEnd
@@ -82,8 +86,10 @@ class Head:
         self._replies.clear()
         master = next(number for number, ranks in roster.ranks_of.items() if any(rank.rank == 0 for rank in ranks))
         ports: dict[int, list[int]] = {}
+        folder = os.getcwd()
         for number, link in self._taking_part(roster):
-            link.wire.send("prepare", num_ranks=len(roster.ranks_of[number]), is_master=number == master)
+            num_ranks = len(roster.ranks_of[number])
+            link.wire.send("prepare", num_ranks=num_ranks, is_master=number == master, cwd=folder)
         if self.local is not None:
             ports[self.local.number] = free_ports(self.local.host.address, len(roster.ranks_of[self.local.number]))
         asked: set[int] = set()
@@ -92,6 +98,7 @@ class Head:
             # where they meet is known already, so nobody waits for a second question
             asked = self._ask_to_reach(roster, master, point.address, point.port)
         replies = self._ask(roster, "prepared", signals)
+        self._check_entered(folder, replies)
         ports.update({number: list(reply["ports"]) for number, reply in replies.items()})
         if self.meeting_point is not None:
             address, port = self.meeting_point.address, self.meeting_point.port
@@ -293,6 +300,19 @@ class Head:
 
     def _taking_part(self, roster: Roster) -> list[tuple[int, Link]]:
         return [(number, link) for number, link in self.links.items() if number in roster.ranks_of]
+
+    def _check_entered(self, folder: str, replies: Mapping[int, dict[str, Any]]) -> None:
+        lacking = {number: reply["why"] for number, reply in replies.items() if reply["why"]}
+        if lacking:
+            number, why = next(iter(lacking.items()))
+            host = self.links[number].member.host.name
+            others = f" and {len(lacking) - 1} more hosts" if len(lacking) > 1 else ""
+            raise TopoutError(
+                f"{host}{others} cannot enter the job's folder {folder}.",
+                why=f"{why}; ranks run where topout was started, and find the script from there",
+                do="start it in a folder on a file system that all hosts share",
+                exit_code=ExitCode.ENVIRONMENT,
+            )
 
     def _meet_at(self, address: str) -> MeetingPoint:
         self.meeting_point = MeetingPoint(address, self._token)

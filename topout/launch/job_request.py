@@ -34,6 +34,8 @@ class JobRequest:
     warn_s: int | None = None
     """How long before its end the job wants to be warned; None: not at all."""
     is_requeued: bool = False
+    outlives_nodes: bool = False
+    """It goes on with the nodes that are left when one fails."""
     switches: int | None = None
     """Leaf switches the nodes may lie under at most."""
     extra: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from topout.launch.fellows import Fellows
     from topout.launch.observation import Observation
     from topout.launch.stopping import Stopping
+    from topout.launch.supervise import Supervisor
     from topout.record.sampler import Sampler
 
 _FDS_PER_RANK = 9
@@ -70,6 +71,7 @@ class LocalRanks:
         self._forks = forks
         self.processes: list[RankProcess] = []
         self._logs: list[tuple[LogPipe, LogPipe]] = []
+        self._supervisor: Supervisor | None = None
         self._sampler: Sampler | None = None
         self.scribe = Scribe()
         """Of the run folder."""
@@ -173,7 +175,13 @@ class LocalRanks:
             stopping=stopping,
             fellows=fellows,
         )
+        self._supervisor = supervisor
         return supervisor.run()
+
+    @property
+    def is_ending(self) -> bool:
+        """Ranks are being ended."""
+        return self._supervisor is not None and self._supervisor.is_ending
 
     def _await_first_sign(self, signals: LauncherSignals) -> None:
         """Until a rank says something: on a host of few cores, all that the launcher does now is taken from them."""

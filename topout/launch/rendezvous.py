@@ -18,7 +18,7 @@ from topout.host.light_socket import Socket
 from topout.host.nics import choose_interface, own_addresses, read_nics
 from topout.launch.token_proof import hmac_sha256, new_nonce
 from topout.launch.variables import config_home, is_this_host
-from topout.launch.wire import NotOursError, Wire
+from topout.launch.wire import NotOursError, RefusedError, Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.ignoring import ignoring
 from topout.schema.light_dataclass import replace
@@ -62,10 +62,9 @@ def job_token(job_id: str, environ: Mapping[str, str]) -> str:
 
 def _user_key(environ: Mapping[str, str]) -> bytes:
     """A random key in the user's home folder, which the hosts of a cluster share."""
-    home = config_home(environ)
-    if home is None:
-        raise _no_key("~/.config/topout/key", "this user has no home folder")
-    path = f"{home}/topout/key"
+    path = _key_path(environ)
+    if path.startswith("~"):
+        raise _no_key(path, "this user has no home folder")
     try:
         with ignoring(FileNotFoundError):
             return _checked_key(path)
@@ -84,6 +83,11 @@ def _user_key(environ: Mapping[str, str]) -> bytes:
         return _checked_key(path)
     except OSError as error:
         raise _no_key(path, error.strerror or str(error)) from error
+
+
+def _key_path(environ: Mapping[str, str]) -> str:
+    """Begins with a tilde where there is no home folder."""
+    return f"{config_home(environ) or '~/.config'}/topout/key"
 
 
 def _no_key(path: str, why: str) -> TopoutError:
@@ -181,6 +185,7 @@ def connect(
     give_up_at = time.monotonic() + timeout_s
     retry_s = _FIRST_RETRY_S
     last: Exception | None = None
+    refusing: str | None = None
     num_tries = 0
     while time.monotonic() < give_up_at:
         # the head nearly always has the first port; a thousand tasks should not knock at all of them every time
@@ -192,6 +197,8 @@ def connect(
                     return connect_once(address, port, token, meanwhile)
                 except (OSError, NotOursError) as error:
                     last = error
+                    if isinstance(error, RefusedError):
+                        refusing = f"{address}:{port}"
         if not meanwhile():
             time.sleep(retry_s)
         before = time.monotonic()
@@ -200,6 +207,16 @@ def connect(
         give_up_at += time.monotonic() - before
         retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
+    if refusing is not None:
+        is_told = TOKEN_VARIABLE in os.environ
+        different = f"{TOKEN_VARIABLE} has another value" if is_told else f"{_key_path(os.environ)} is another file"
+        raise TopoutError(
+            f"{_socket.gethostname()} was refused where the head of its job should be.",
+            why=f"a topout at {refusing} knows another token: {different} there, or it is another job's",
+            do=f"give all tasks the same {TOKEN_VARIABLE} (hosts that do not share the home folder need it); else see "
+            "whether the first host started",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
     raise TopoutError(
         f"{_socket.gethostname()} cannot reach the head of its job at {where}.",
         why=f"tried ports {', '.join(map(str, ports))} for {timeout_s:g} s; the last answer was: {last}",

@@ -17,7 +17,7 @@ from topout.schema.world import Host, Rank, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _MOST_RANKS_PER_CORE = 16
 
@@ -32,16 +32,29 @@ class Roster:
     notes: tuple[str, ...] = ()
 
 
-def make_roster(spec: RunSpec, members: Sequence[Member], allocation: Allocation | None = None) -> Roster:
-    """Ranks are numbered host by host. Ports and the master's address are settled later, on the hosts."""
+def make_roster(
+    spec: RunSpec,
+    members: Sequence[Member],
+    allocation: Allocation | None = None,
+    settled: Mapping[int, int] | None = None,
+) -> Roster:
+    """Ranks are numbered host by host. Ports and the master's address are settled later, on the hosts.
+
+    `settled` is how many ranks each member had when the job began: who is left keeps them, and the world shrinks.
+    """
     members = sorted(members, key=lambda member: member.number)
     are_tasks = members[0].is_task
     crews = _crews(members)
     # a task may see its own cores alone; together they see what the job has of the host
     hosts = [join_hosts([member.host for member in crew]) for crew in crews]
-    counts = [len(crew) for crew in crews] if are_tasks else ranks_on(spec, hosts, _told(allocation, members))
     if are_tasks:
-        _check_tasks(spec, members)
+        counts = [len(crew) for crew in crews]
+        if not settled:
+            _check_tasks(spec, hosts, counts)
+    elif settled:
+        counts = [settled[crew[0].number] for crew in crews]
+    else:
+        counts = ranks_on(spec, hosts, _told(allocation, members))
     notes: list[str] = _single_tasks(spec, hosts, counts) if are_tasks else []
     ranks: list[Rank] = []
     ranks_of: dict[int, tuple[Rank, ...]] = {}
@@ -84,13 +97,13 @@ def ranks_on(spec: RunSpec, hosts: Sequence[Host], told: list[int] | None) -> li
     if spec.num_ranks is not None:
         if asked is not None and sum(asked) != spec.num_ranks:
             raise TopoutError(
-                f"-n {spec.num_ranks} and --per-node {spec.per_node} contradict each other.",
+                f"{_given(spec, 'num_ranks')} and {_given(spec, 'per_node')} contradict each other.",
                 why=f"on {_hosts_in_words(hosts)} --per-node {spec.per_node} gives {sum(asked)} ranks",
                 do="give one of the two",
             )
         if spec.num_ranks < len(hosts):
             raise TopoutError(
-                f"-n {spec.num_ranks} is fewer than one rank on each of {len(hosts)} hosts.",
+                f"{_given(spec, 'num_ranks')} is fewer than one rank on each of {len(hosts)} hosts.",
                 why="a host of the allocation would stand idle",
                 do=f"use fewer hosts with --nodes {spec.num_ranks}",
             )
@@ -168,13 +181,39 @@ def _numbers(members: Sequence[Member], crew: Sequence[Member]) -> list[int]:
     return [place[member.number] for member in crew]
 
 
-def _check_tasks(spec: RunSpec, members: Sequence[Member]) -> None:
-    if spec.num_ranks is not None and spec.num_ranks != len(members):
+def _check_tasks(spec: RunSpec, hosts: Sequence[Host], counts: Sequence[int]) -> None:
+    num_tasks = sum(counts)
+    why = "each task is one rank; a world of another size would train something else than you asked for"
+    if spec.num_ranks is not None and spec.num_ranks != num_tasks:
+        given = _given(spec, "num_ranks")
         raise TopoutError(
-            f"-n {spec.num_ranks} contradicts the {len(members)} tasks that were started.",
-            why="each task is one rank; a world of another size would train something else than you asked for",
-            do=f"leave out -n, or start {spec.num_ranks} tasks",
+            f"{given} contradicts the {num_tasks} tasks that were started.",
+            why=why,
+            do=f"leave out {given.partition(' ')[0]}, or start {spec.num_ranks} tasks",
         )
+    asked = counts if spec.per_node is None else [ranks_per_host(host, spec.per_node) for host in hosts]
+    for host, count, wanted in zip(hosts, counts, asked, strict=True):
+        if count != wanted:
+            raise TopoutError(
+                f"{_given(spec, 'per_node')} contradicts the tasks that were started: {host.name} has {count}.",
+                why=why,
+                do=f"start {wanted} tasks on each host (srun --ntasks-per-node={wanted}), or topout once in the "
+                "allocation, which then starts the ranks",
+            )
+    # a file's is for whoever submits
+    if spec.nodes not in (None, len(hosts)) and spec.origins.get("nodes") == "command line":
+        raise TopoutError(
+            f"--nodes {spec.nodes} contradicts the tasks that were started: they are on {len(hosts)}.",
+            why="each task is one rank, and none can be left out by now",
+            do=f"leave out --nodes, or start tasks on {spec.nodes} (srun -N {spec.nodes}, mpirun -hosts)",
+        )
+
+
+def _given(spec: RunSpec, name: str) -> str:
+    """As whoever typed it knows it."""
+    value, origin = getattr(spec, name), spec.origins.get(name, "command line")
+    flag = {"num_ranks": "-n", "per_node": "--per-node"}[name]
+    return f"{flag} {value}" if origin == "command line" else f"{name} = {value} ({origin})"
 
 
 def _is_meant(spec: RunSpec) -> bool:

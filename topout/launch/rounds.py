@@ -4,7 +4,7 @@ Not for finding out who takes part: a `Company` arrives complete. Launchers that
 """
 
 # paths are texts here: ranks that start do not wait for `pathlib`
-# ruff: noqa: PTH100, PTH109, PTH119
+# ruff: noqa: PTH100, PTH119
 
 from __future__ import annotations
 
@@ -49,12 +49,14 @@ class Rounds:
         self._crew = crew
         self._terminal = terminal
         self._forks = forks
+        self._settled: dict[int, int] = {}
 
     def run(self, signals: LauncherSignals) -> JobResult:
         restart = 0
         while True:
             try:
-                result, outcome = _Round(self._spec, self._crew, self._terminal, restart, self._forks).run(signals)
+                one = _Round(self._spec, self._crew, self._terminal, restart, forks=self._forks, settled=self._settled)
+                result, outcome = one.run(signals)
             finally:
                 self._crew.end_round()
             why_not = self._why_no_restart(outcome, restart)
@@ -94,17 +96,29 @@ class Rounds:
 class _Round:
     """One start of the ranks, with a run folder of its own."""
 
-    def __init__(self, spec: RunSpec, crew: Company, terminal: Terminal, restart: int, forks: bool) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        crew: Company,
+        terminal: Terminal,
+        restart: int,
+        *,
+        forks: bool,
+        settled: dict[int, int],
+    ) -> None:
         self._spec = spec
         self._crew = crew
         self._terminal = terminal
         self._restart = restart
         self._forks = forks
+        self._settled = settled
+        """How many ranks each launcher has; found by the first start, for all that follow."""
         self._oom_kills_before = oom_kills.count_oom_kills()
 
     def run(self, signals: LauncherSignals) -> tuple[JobResult, Outcome]:
-        roster = make_roster(self._spec, self._crew.members(), self._crew.allocation)
+        roster = make_roster(self._spec, self._crew.members(), self._crew.allocation, self._settled)
         if self._restart == 0:
+            self._settled.update({number: len(ranks) for number, ranks in roster.ranks_of.items()})
             # later, --min-nodes has allowed for fewer
             check_world(self._crew.allocation, roster.world.size)
             check_min_nodes(self._spec, len(roster.world.hosts))
@@ -124,9 +138,8 @@ class _Round:
                 self._spec,
                 run=folder.text if folder else None,
                 restart=self._restart,
-                scheduler=self._crew.scheduler,
+                scheduler=self._scheduler(roster),
                 forks=self._forks,
-                cwd=os.getcwd(),
             )
         try:
             local = self._start_own(roster, world, folder, record, signals)
@@ -164,6 +177,9 @@ class _Round:
 
         def look(now: float) -> None:
             nonlocal watching
+            if local.is_ending:
+                # whoever is continued or killed gets on, which is no news
+                return
             if watching is None:
                 watching = self._watching(local, folder)
                 record.look_around(self._spec)
@@ -217,13 +233,19 @@ class _Round:
             rank_words(self._spec) if self._forks else rank_command(self._spec),
             folder=folder,
             restart=self._restart,
-            scheduler=self._crew.scheduler,
+            scheduler=self._scheduler(roster),
             show=self._terminal.show,
             note=record.note,
             on_failure=record.warn_once,
             signals=signals,
             forks=self._forks,
         )
+
+    def _scheduler(self, roster: Roster) -> str | None:
+        """Whose variables count something else than ranks: launchers, or tasks of which some are gone."""
+        allocation = self._crew.allocation
+        is_smaller = allocation is not None and len(roster.ranks_of) < len(self._settled)
+        return allocation.scheduler if allocation is not None and is_smaller else self._crew.scheduler
 
     def _announce(self, roster: Roster, world: World, record: RunRecord) -> None:
         for text in roster.notes:

@@ -117,6 +117,11 @@ class Supervisor:
             stopped_rank=self._stopped_rank,
         )
 
+    @property
+    def is_ending(self) -> bool:
+        """For another reason than that all is done."""
+        return self._cause is not Cause.ALL_DONE
+
     # what fellows ask
 
     def end_job(self, cause: Cause, orders: Orders, *, number: int | None = None, rank: int | None = None) -> None:

@@ -42,7 +42,7 @@ def follow_or_lead(
         hint = hint_of_head(allocation)
         wire = connect(addresses, ports, token, timeout_s=timeout_s, hint=hint, meanwhile=meanwhile, check=check)
         return join(
-            wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface, signals=signals
+            wire, own_host, token, number=task.rank, is_task=True, interface=spec.interface, signals=signals, own=spec
         )  # fmt: skip
     own = own_address(lead, allocation, spec.interface)
     return _lead(spec, allocation, task, own, token=token, signals=signals, say=say)

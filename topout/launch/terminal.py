@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from topout.launch.log_pipe import write_all
@@ -38,5 +39,12 @@ class Terminal:
     def _show(self, stream: int, data: bytes) -> None:
         try:
             write_all(self.out_fd if stream == 1 else self.err_fd, data)
-        except OSError:
+        except OSError as error:
             self._gone.add(stream)
+            if error.errno != errno.EPIPE:
+                # nobody has turned away, and what is missing would be taken for all
+                name = "stdout" if stream == 1 else "stderr"
+                why = error.strerror or str(error)
+                self._say(
+                    f"topout: {name} takes nothing more ({why}); what rank 0 prints is in its log alone\n".encode()
+                )

@@ -32,6 +32,10 @@ class NotOursError(Exception):
     """The other end belongs to another job, or to no topout at all."""
 
 
+class RefusedError(NotOursError):
+    """A topout that does not take our token for its own."""
+
+
 class Wire:
     """One end of a connection. Never blocks once the handshake is over; what cannot be sent yet is kept."""
 
@@ -198,6 +202,9 @@ class Wire:
         except OSError as error:
             self.close()
             raise NotOursError("it does not answer as topout does") from error
+        if message.get("kind") == "refused":
+            self.close()
+            raise RefusedError("it knows another token")
         if message.get("kind") != kind:
             self.close()
             raise NotOursError(f"it said {_text(message, 'kind')[:40]!r}")

@@ -55,6 +55,7 @@ class Submission:
     runs: Path
     verb: str = "run"
     """Of topout, which the job calls with the options."""
+    outlives_nodes: bool = False
     evaluation_words: tuple[str, ...] = ()
     """A script and its arguments that run on one node after a success."""
 
@@ -132,6 +133,7 @@ def evaluation_script(submission: Submission, job: JobFolder, after: str | None)
         output=job.eval_output,
         warn_s=None,
         is_requeued=False,
+        outlives_nodes=False,
         switches=None,
         extra=(*queue.directives, *waits, *(line for line in site.lines if not re.match(queue.parallel_line, line))),
     )
@@ -170,6 +172,7 @@ def _request(submission: Submission, job: JobFolder) -> JobRequest:
         output=job.output,
         warn_s=submission.warn_s if queue.warns else None,
         is_requeued=is_requeued,
+        outlives_nodes=submission.outlives_nodes,
         switches=site.switches,
         extra=(*queue.directives, *(queue.requeue_directives if is_requeued else ()), *site.lines),
         working_folder=submission.folder,

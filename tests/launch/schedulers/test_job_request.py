@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from topout.launch.allocation import Allocation
 from topout.launch.job_request import JobRequest, hours_minutes_seconds
 from topout.launch.schedulers import flux, hydra, local, lsf, openmpi, pbs, sge, slurm
 from topout.schema.errors import TopoutError
@@ -83,6 +84,15 @@ def test_a_job_that_names_nodes_and_nothing_else_gets_them_whole() -> None:
     assert "#BSUB -x" in lsf.directives(bare())
     assert "#FLUX: --exclusive" in flux.directives(bare())
     assert "#SBATCH --exclusive" not in slurm.directives(bare(gpus_per_node=1))
+
+
+def test_a_job_that_goes_on_without_a_node_is_not_ended_with_it() -> None:
+    assert "#SBATCH --no-kill" in slurm.directives(bare(outlives_nodes=True))
+    assert "#SBATCH --no-kill" not in slurm.directives(bare())
+    # Slurm ends the step as well
+    assert "--no-kill" in slurm.task_prefix(bare(outlives_nodes=True))
+    job = Allocation(scheduler="slurm", job_id="1", hosts=("n1", "n2"))
+    assert "--no-kill" in slurm.start_commands(job, ["agent"], num_hosts=2)[0]
 
 
 def test_lsf_is_asked_in_its_words() -> None:

@@ -19,7 +19,7 @@ from topout.launch.allocation import Allocation, Task
 from topout.launch.detect import detect_allocation
 from topout.launch.job import is_this_host_alone
 from topout.launch.leading import find_lead
-from topout.launch.schedulers import flux, lsf, pbs, sge
+from topout.launch.schedulers import flux, lsf, openmpi, pbs, sge
 from topout.launch.signals import LauncherSignals
 from topout.launch.starters import Starters, start_through_scheduler
 from topout.launch.variables import is_this_host, with_private_variables
@@ -132,6 +132,15 @@ def world_of(num_ranks: int) -> World:
                 "JSM_NAMESPACE_SIZE": "2",
                 "JSM_NAMESPACE_LOCAL_RANK": "1",
                 "JSM_NAMESPACE_LOCAL_SIZE": "2",
+            },
+        ),
+        (
+            openmpi,
+            {
+                "OMPI_COMM_WORLD_RANK": "1",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
             },
         ),
         (

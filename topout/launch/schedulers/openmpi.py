@@ -6,6 +6,8 @@ host leads, unless a scheduler names the hosts. Not for ranks that srun started 
 
 from __future__ import annotations
 
+import os
+
 from topout.launch.allocation import Allocation
 from topout.launch.variables import contradiction, read_task
 from topout.schema.world import Rank, World
@@ -72,4 +74,9 @@ def _port(environ: Mapping[str, str]) -> list[str]:
 
 
 def rank_variables(rank: Rank, world: World) -> dict[str, str]:
-    return {}
+    """mpirun counts launchers; scripts that read its variables want the ranks. MPI itself asks PMIx."""
+    if TASK["rank"] not in os.environ:
+        return {}
+    num_beside = sum(other.node_rank == rank.node_rank for other in world.ranks)
+    values = (rank.rank, world.size, rank.local_rank, num_beside)
+    return dict(zip(TASK.values(), map(str, values), strict=True))

@@ -184,15 +184,15 @@ def start_commands(
 ) -> list[list[str]]:
     """One step with one task a host, which overlaps the others and gets all that the job has there.
 
-    Without --cpus-per-task a step gets all processors of the job. GPUs must be named: of a job that asked for them per
-    task or in total, a step with fewer tasks gets fewer.
+    A node that fails is the head's affair. Without --cpus-per-task a step gets all processors of the job. GPUs must be
+    named: of a job that asked for them per task or in total, a step with fewer tasks gets fewer.
     """
     gpus = [f"--gpus-per-node={allocation.gpus_per_host}"] if allocation.gpus_per_host else []
     return [
         [
             "srun", f"--nodes={num_hosts}", f"--ntasks={num_hosts}", "--ntasks-per-node=1",
             f"--nodelist={','.join(allocation.hosts[:num_hosts])}", "--overlap", "--cpu-bind=none", *gpus, "--mpi=none",
-            "--export=ALL", "--input=none", "--kill-on-bad-exit=0", "--wait=0", *command,
+            "--export=ALL", "--input=none", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", *command,
         ]
     ]  # fmt: skip
 
@@ -255,6 +255,8 @@ def directives(request: JobRequest) -> list[str]:
     }
     lines = [f"#SBATCH --{name}={value}" for name, value in values.items() if value is not None]
     lines.append(f"#SBATCH --{'' if request.is_requeued else 'no-'}requeue")
+    if request.outlives_nodes:
+        lines.append("#SBATCH --no-kill")
     return [*lines, *(["#SBATCH --exclusive"] if request.wants_whole_nodes else []), *request.extra]
 
 
@@ -273,4 +275,5 @@ def task_prefix(request: JobRequest) -> list[str]:
     num_tasks = request.nodes * (request.tasks_per_node or 1)
     cpus = [f"--cpus-per-task={request.cpus_per_task}"] if request.cpus_per_task else []
     tasks = [f"--ntasks={num_tasks}", f"--ntasks-per-node={request.tasks_per_node or 1}"]
-    return ["srun", *tasks, *cpus, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0"]
+    survival = ["--no-kill"] if request.outlives_nodes else []
+    return ["srun", *tasks, *cpus, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=0", *survival]
