@@ -11,10 +11,11 @@ import pytest
 from tests.launch.test_plain_values import world_of
 from topout.host.light_selector import Selector
 from topout.launch import head as leading
-from topout.launch.agent import Agent, FollowingFellows
+from topout.launch.agent import Agent
 from topout.launch.first_failure import RankEnd
-from topout.launch.gathering import Link
+from topout.launch.following import FollowingFellows
 from topout.launch.head import Head
+from topout.launch.link import Link
 from topout.launch.member import Member
 from topout.launch.outcome import Cause
 from topout.launch.plain_values import from_outline, from_plain, outline, to_plain
@@ -187,7 +188,7 @@ def test_ctrl_z_while_hosts_are_asked_waits_for_the_ranks(job_of):
     job = job_of(1)
     with LauncherSignals() as signals:
         os.kill(os.getpid(), signal.SIGTSTP)
-        job.agents[0].send("prepared", ports=[7], address="10.0.0.0", master_port=8)
+        job.agents[0].send("prepared", ports=[7], address="10.0.0.0", master_port=8, why=None)
         assert asked(job, signals).master_port == 8
         assert signals.taken() == [signal.SIGTSTP]
 

@@ -117,7 +117,7 @@ def test_what_was_kept_in_another_order_is_not_read(copy: Copy) -> None:
     copy.start()
     source = copy.package / "launch/start_code.py"
     text = source.read_text()
-    first, second = '    "launch.head",\n', '    "launch.gathering",\n'
+    first, second = '    "launch.head",\n', '    "launch.link launch.gathering",\n'
     assert first in text
     assert second in text
     source.write_text(text.replace(first, "@@").replace(second, first).replace("@@", second))

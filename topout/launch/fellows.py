@@ -1,6 +1,6 @@
 """What the supervisor of one host's ranks needs of the launchers on the job's other hosts.
 
-Only the form, loaded by type checkers alone: `head.Head` has it where this launcher leads, `agent.FollowingFellows`
+Only the form, loaded by type checkers alone: `head.Head` has it where this launcher leads, `following.FollowingFellows`
 where it follows.
 """
 

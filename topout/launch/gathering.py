@@ -13,34 +13,21 @@ from topout import __version__
 from topout.host.light_selector import Selector
 from topout.host.light_socket import Socket
 from topout.host.open_files import allow_open_files, most_open_files
+from topout.launch.link import Link
 from topout.launch.member import Member
 from topout.launch.plain_values import from_plain
 from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import HANDSHAKE_S, Wire
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.ignoring import ignoring
-from topout.schema.light_dataclass import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from topout.launch.first_failure import RankEnd
 
 _ACCEPT_AGAIN_S = 0.05
-
-
-@dataclass
-class Link:
-    """One other launcher, and what is known of its ranks."""
-
-    wire: Wire
-    member: Member
-    ranks: tuple[int, ...] = ()
-    ends: dict[int, RankEnd] = field(default_factory=dict)
-    has_finished: bool = True
-    heard_at: float = 0.0
 
 
 class Gathering:

@@ -9,11 +9,10 @@ It decides for the whole job; each of the others only runs the ranks of its host
 from __future__ import annotations
 
 import os
-import select
 import time
 
 from topout.host.light_selector import Selector
-from topout.launch.gathering import Link
+from topout.launch.link import Link, check_open, deliver, lost_at_start
 from topout.launch.meeting_point import MeetingPoint
 from topout.launch.member import Member
 from topout.launch.outcome import AFTER_A_FAILURE, Cause, Orders
@@ -30,7 +29,7 @@ from topout.schema.world import World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from topout.launch.first_failure import RankEnd
@@ -128,7 +127,7 @@ class Head:
                 link.has_finished = False
                 link.heard_at = time.monotonic()
                 link.wire.send("start", shared, ranks=to_plain(own))
-            _deliver([link for _, link in some], deadline)
+            deliver([link for _, link in some], deadline)
         self._ticked_at = time.monotonic()
 
     def dismiss(self, exit_code: int) -> None:
@@ -362,12 +361,12 @@ class Head:
                     self._replies.setdefault(str(reply.get("kind")), {})[number] = reply
                 if not link.wire.is_open:
                     signals.raise_if_asked(may_pause=False)
-                    raise _lost_at_start(link, "its connection broke")
+                    raise lost_at_start(link, "its connection broke")
 
             return read
 
         deadline = time.monotonic() + _REPLY_S
-        _check_open(asked.values())
+        check_open(asked.values())
         readers = {link.wire.fd: reader(number, link) for number, link in asked.items()}
         try:
             for fd, read in readers.items():
@@ -378,37 +377,8 @@ class Head:
                 signals.raise_if_asked(may_pause=False)
                 if time.monotonic() > deadline and asked.keys() - replies.keys():
                     silent = next(link for number, link in asked.items() if number not in replies)
-                    raise _lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
+                    raise lost_at_start(silent, f"no answer in {_REPLY_S:g} s")
         finally:
             self._selector.drop(readers)
             del self._replies[kind]
         return {number: replies[number] for number in asked}
-
-
-def _check_open(links: Iterable[Link]) -> None:
-    for link in links:
-        if not link.wire.is_open:
-            raise _lost_at_start(link, "its connection broke")
-
-
-def _lost_at_start(link: Link, why: str) -> TopoutError:
-    return TopoutError(
-        f"{link.member.host.name} was lost while the job started.",
-        why=why,
-        do="look at that host; start again without it if it stays away",
-        exit_code=ExitCode.ENVIRONMENT,
-    )
-
-
-def _deliver(links: Sequence[Link], deadline: float) -> None:
-    """Until all that was sent has left, or the deadline: long messages go in pieces, and beats are a second apart."""
-    poll = select.poll()
-    wires = {link.wire.fd: link.wire for link in links if link.wire.has_unsent}
-    for fd in wires:
-        poll.register(fd, select.POLLOUT)
-    while wires and (left_s := deadline - time.monotonic()) > 0:
-        for fd, _ in poll.poll(left_s * 1000):
-            wires[fd].flush()
-            if not wires[fd].has_unsent:
-                poll.unregister(fd)
-                del wires[fd]

@@ -48,6 +48,8 @@ Show: TypeAlias = "Callable[[int, bytes], None]"
 class LocalRanks:
     """Started by the constructor; `supervise` returns when all have ended. Close in any case."""
 
+    _supervisor: Supervisor | None = None
+
     def __init__(
         self,
         ranks: Sequence[Rank],
@@ -71,7 +73,6 @@ class LocalRanks:
         self._forks = forks
         self.processes: list[RankProcess] = []
         self._logs: list[tuple[LogPipe, LogPipe]] = []
-        self._supervisor: Supervisor | None = None
         self._sampler: Sampler | None = None
         self.scribe = Scribe()
         """Of the run folder."""

@@ -55,7 +55,7 @@ GROUPS = (
     "launch.started_command launch.starters",
     "launch.leading launch.tasks",
     "host.light_selector launch.meeting_point launch.plain_values",
-    "launch.agent",
+    "launch.following launch.agent",
     "launch.framework_env launch.rank_env",
     "host.c_library host.memory_policy launch.rank_process",
     "record record.preemption record.clock record.status_page launch.local_ranks",
@@ -63,7 +63,7 @@ GROUPS = (
     "schema.block schema.event record.writer record.recorder",
     "record.horovod_path record.imports record.jax_cluster record.keras_taps record.torch_taps host.openmp_traps "
     "record.worker_cores record.script_code record.rank",
-    "launch.gathering",
+    "launch.link launch.gathering",
     "host.binding launch.roster launch.company",
     "launch.head",
     "launch.run_record launch.rounds",
