@@ -131,7 +131,7 @@ def test_what_fails_on_one_rank_ends_all_and_names_it(run_ranks: RunRanks) -> No
     differ = "Rank 1 has samples 9 where rank 0 has 8, batches 5 where rank 0 has 4."
     assert first.said["lengths"] == second.said["lengths"] == differ
     assert first.said["stream"] == second.said["stream"]
-    assert first.said["stream"].startswith("Rank 1 has first batch ")
+    assert first.said["stream"].startswith("Rank 1 has another first batch than rank 0.")
     assert first.said["own share"] == second.said["own share"] == [0, 1, 10, 11]
     assert first.said["sharded none"] == second.said["sharded none"] == "Rank 1 has no batch, and others have."
     assert [first.said["sharded step"], second.said["sharded step"]] == [

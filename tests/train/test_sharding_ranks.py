@@ -86,7 +86,7 @@ def test_ranks_that_do_not_fit_together_all_end_with_an_error(run_ranks: RunRank
     assert first.said["lengths"] == second.said["lengths"] == "Rank 1 has samples 10 where rank 0 has 8."
     assert first.said["seeds"] == second.said["seeds"] == "Rank 1 has seed 1 where rank 0 has 0."
     assert first.said["unseeded"] == second.said["unseeded"]
-    assert first.said["unseeded"].startswith("Rank 1 has order ")
+    assert first.said["unseeded"].startswith("Rank 1 has another order than rank 0.")
     assert first.said["failing"] == "Rank 1 failed: OSError: no such folder"
     assert second.said["failing"] == "no such folder"
     assert first.said["agreeing"] is second.said["agreeing"] is None

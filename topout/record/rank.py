@@ -53,6 +53,8 @@ def main(arguments: list[str]) -> int:
         if not status.is_of_this_process:
             # a child that the script forked and that came back from its last line
             return code
+        if code == 0:
+            code = _look_at_replicas(status)
         _let_go_of_loader(status, recorder)
     leaving = _leaving(code, status, recorder, own_path)
     if leaving is not None:
@@ -137,6 +139,19 @@ def _parallelise() -> None:
 
         # by name: the room lies above this one, and only such a rank needs it
         import_module("topout.train.parallelise.install").install()
+
+
+def _look_at_replicas(status: StatusLine) -> int:
+    """With --ddp, after the script: whether ranks trained one model shows at its end where it does not earlier."""
+    begun = sys.modules.get("topout.train.parallelise.install")
+    try:
+        if begun is not None:
+            begun.script_ended()
+    except Exception as error:
+        if type(error).__name__ == "TopoutError":
+            return _refused(error, status)
+        status.send("note", text=f"ranks were not compared at the end: {type(error).__name__}: {error}")
+    return 0
 
 
 def _run(arguments: list[str], status: StatusLine, recorder: Recorder | None) -> int:

@@ -3,7 +3,7 @@
 Not for what every rank finds out alike by itself: each call is a small collective that all ranks must make.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from topout.schema.errors import ExitCode, TopoutError
@@ -41,14 +41,24 @@ def raise_together(failure: Exception | None, place: Place) -> None:
             )
 
 
-def equal_everywhere(facts: Mapping[str, Any], place: Place, why_and_do: tuple[str, str]) -> None:
-    """Raises on all ranks, naming the first rank and the facts in which it differs from rank 0."""
+def equal_everywhere(
+    facts: Mapping[str, Any], place: Place, why_and_do: tuple[str, str], *, checksums: Collection[str] = ()
+) -> None:
+    """Raises on all ranks, naming the first rank and the facts in which it differs from rank 0.
+
+    `checksums` are those whose values say nothing to a person.
+    """
     why, do = why_and_do
     first, *others = gather(dict(facts), place)
     for rank, other in enumerate(others, start=1):
         different = [name for name in first if other.get(name) != first[name]]
         if different:
-            listed = ", ".join(f"{name} {other.get(name)} where rank 0 has {first[name]}" for name in different)
+            listed = ", ".join(
+                f"another {name} than rank 0"
+                if name in checksums
+                else f"{name} {other.get(name)} where rank 0 has {first[name]}"
+                for name in different
+            )
             raise TopoutError(f"Rank {rank} has {listed}.", why=why, do=do)
 
 

@@ -25,6 +25,7 @@ from topout.train.buckets.autotune import Autotune
 from topout.train.buckets.regroup import Hook
 from topout.train.buckets.remembered import Remembered
 from topout.train.compression import install, make
+from topout.train.dealing import DEALT, Dealing, DealtLoaders
 from topout.train.early_update import EarlyUpdate
 from topout.train.exchange import gather
 from topout.train.forward_overlap import ForwardOverlap, check_overlap
@@ -54,6 +55,7 @@ class Context:
         self._overlap_references: list[weakref.ref[ForwardOverlap]] = []
         self._has_overlapped = False
         self._checkpoints: list[Checkpoints] = []
+        self._dealing = Dealing()
         self.tuning: Autotune | None = None
         """How gradients of the model wrapped last are grouped; None where that was not left to be chosen."""
 
@@ -137,9 +139,7 @@ class Context:
             self._overlap_references.append(weakref.ref(early))
             self._has_overlapped = True
         if loader is not None and not _takes_its_share(loader, self.place):
-            from topout.train.sharding import shard
-
-            loader = shard(loader, self.place, seed=self.seed, own_share=own_share)
+            loader = self._dealing.shard(loader, self.place, seed=self.seed, own_share=own_share)
         # one that deals out its samples by itself may have no position to keep
         kept = loader if callable(getattr(loader, "state_dict", None)) else None
         self._remember(model=wrapped, optimizer=optimizer, loader=kept, compression=compressor)
@@ -193,6 +193,8 @@ class Context:
                 do=f"another name, such as {taken[0]}_2=",
             )
         state = parts | more
+        if state:
+            state[DEALT] = DealtLoaders(self._dealing, self.place)
         made = Checkpoints(folder, state=state, place=self.place, every=every, keep=keep, keep_every=keep_every)
         made.restore()
         self._checkpoints.append(made)

@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
+from topout.train.trained_past import Marks
 
 _LOOK_EVERY = 64
 """Steps; who replaces the parameters within a group is found out by then."""
@@ -87,13 +88,14 @@ class _Seen:
         self._num_groups = len(optimizer.param_groups)
         self._held = [weakref.ref(parameter) for parameter in held]
         self._frozen = [weakref.ref(parameter) for parameter in left_out if not parameter.requires_grad]
-        self._num_steps = 0
+        self.num_steps = 0
+        self.marks = Marks()
 
     def holds(self, optimizer: Any) -> bool:
-        self._num_steps += 1
+        self.num_steps += 1
         if self._num_groups != len(optimizer.param_groups):
             return False
-        if self._num_steps % _LOOK_EVERY == 0:
+        if self.num_steps % _LOOK_EVERY == 0:
             now = _held_by(optimizer)
             if len(now) != len(self._held) or not all(map(is_, now, [reference() for reference in self._held])):
                 return False
@@ -113,6 +115,8 @@ def _before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     seen = _seen.get(optimizer)
     if seen is None or not seen.holds(optimizer):
         _look_over(optimizer, is_first=seen is None)
+    elif _made:
+        seen.marks.look(optimizer, seen.num_steps, _made, _averaged_by_others)
 
 
 def _look_over(optimizer: Any, *, is_first: bool) -> None:
@@ -141,7 +145,7 @@ def _look_over(optimizer: Any, *, is_first: bool) -> None:
 
 def _averaged_by_nobody(trained: list[Any]) -> list[Any]:
     """Of what `wrap` does not average; the script may have a DDP module of its own, or average rarely."""
-    elsewhere = {id(parameter) for averager in _averagers for parameter in averager.averaged()}
+    elsewhere = _averaged_by_others()
     left = [parameter for parameter in trained if id(parameter) not in elsewhere]
     if left:
         # every object there is: once, where the training would end or be told otherwise. First what is gone already
@@ -151,6 +155,11 @@ def _averaged_by_nobody(trained: list[Any]) -> list[Any]:
             if issubclass(type(thing), DistributedDataParallel):
                 note_own(thing)
     return [parameter for parameter in left if parameter not in _averaged]
+
+
+def _averaged_by_others() -> set[int]:
+    """In another way than by their gradients, by id."""
+    return {id(parameter) for averager in _averagers for parameter in averager.averaged()}
 
 
 def _averaged_by(ddp: Any) -> list[Any]:

@@ -86,6 +86,11 @@ class ShardedLoader(OwnDraws):
         """Of the iteration under way, or of the next where none is."""
         return self._topout_share.position().epoch
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a batch was taken since it was made, or told where to go on."""
+        return self._topout_share.has_begun
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration's epoch; after `load_state_dict` of that epoch it goes on within it."""
         self._topout_share.set_epoch(whole("epoch", epoch, least=0))
@@ -169,7 +174,8 @@ class Share:
         at = self.next
         order = together(lambda: order_of(self.sampler, at.seed, at.epoch), self.place, is_own(self.sampler))
         if order.fingerprint is not None:
-            equal_everywhere({"samples": order.num_positions, "order": order.fingerprint}, self.place, _ORDERS_DIFFER)
+            drawn = {"samples": order.num_positions, "order": order.fingerprint}
+            equal_everywhere(drawn, self.place, _ORDERS_DIFFER, checksums=["order"])
         at.check_order(order)
         self.now = replace(at, num_positions=order.num_positions, fingerprint=order.fingerprint)
         self.next = replace(at, epoch=at.epoch + 1, position=0, num_positions=0, fingerprint=None)
@@ -178,6 +184,10 @@ class Share:
         self.batches.plan = EpochPlan(order, partition, at.seed, at.epoch, self.are_units)
         self.progress = Progress(self.batches.plan)
         return self.progress
+
+    @property
+    def has_begun(self) -> bool:
+        return self.progress is not None and (self.progress.is_over or self.progress.num_taken > 0)
 
     def position(self) -> LoaderPosition:
         if self.progress is None:

@@ -63,7 +63,7 @@ def _of_iterable(iterable: Iterable[Any], place: Place, in_step: bool) -> Number
         return next(batches, None), batches
 
     first, batches = together(begun, place)
-    equal_everywhere({"first batch": _print_of(first)}, place, _ITERABLES_DIFFER)
+    equal_everywhere({"first batch": _print_of(first)}, place, _ITERABLES_DIFFER, checksums=["first batch"])
     if first is None:
         return
     if place.is_first:
@@ -116,7 +116,7 @@ def _of_loader(loader: DataLoader, place: Place, in_step: bool) -> Numbered:
     if loader.persistent_workers:
         _with_workers[loader] = share
     batches = together(lambda: WholeBatches(loader, place, in_step), place)
-    equal_everywhere(batches.facts, place, _LOADERS_DIFFER)
+    equal_everywhere(batches.facts, place, _LOADERS_DIFFER, checksums=["order"])
     # kept workers were told of the first sampler, which therefore stays and looks at the newest
     share._index_sampler.now = batches
     share.generator.manual_seed(key(0, 0, 2**63) >> 1)

@@ -31,7 +31,7 @@ class Noisy(Dataset):
         return number, torch.rand(64) + number
 
 
-def main(folder, epochs=None, every=1, find_unused_parameters=False):
+def main(folder, epochs=None, every=1):
     torch.set_num_threads(1)
     ctx = topout.init()
     torch.manual_seed(1)
@@ -39,8 +39,7 @@ def main(folder, epochs=None, every=1, find_unused_parameters=False):
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(Noisy(), batch_size=BATCH, shuffle=True, num_workers=2)
-    options = {"find_unused_parameters": True} if find_unused_parameters else {}
-    model, optimizer, loader = ctx.wrap(model, optimizer, loader, **options)
+    model, optimizer, loader = ctx.wrap(model, optimizer, loader)
     checkpoints = ctx.checkpoint(folder, every=every)
     began_at = checkpoints.num_steps
     seen = {}

@@ -171,6 +171,28 @@ def said_of(change, num_steps=4, set_to_none=True, passes=1, is_in_closure=False
     return said.getvalue()
 
 
+def grown(half, is_wrapped_again):
+    """The first layer is frozen, and the last not held, when the optimizer is wrapped; both are trained later."""
+    model = make_model()
+    model[0].requires_grad_(False)
+    inner = torch.optim.SGD([model[0].weight, model[0].bias, model[2].weight], lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(inner)
+    _told.clear()
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        for number, (inputs, labels) in enumerate(batches()):
+            if number == 2:
+                model[0].requires_grad_(True)
+                inner.add_param_group({"params": [model[2].bias]})
+                if is_wrapped_again:
+                    optimizer = hvd.DistributedOptimizer(inner)
+            optimizer.zero_grad()
+            model[2].bias.grad = None if number < 2 else model[2].bias.grad
+            nn.functional.mse_loss(model(inputs[half]), labels[half]).backward()
+            optimizer.step()
+    return [said.getvalue(), flat(model)]
+
+
 def changes_between_passes():
     """Allowed: what is copied is what the last pass leaves. Gradients of the halves share memory and its counter."""
     halves = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
@@ -256,6 +278,7 @@ def main():
         found["sparse"] = sparse(half)
         found["optimizer state"] = optimizer_state(rank)
         changes_between_passes()
+    found["grown"] = {again: grown(half, again == "wrapped again") for again in ("wrapped once", "wrapped again")}
     found["said of these"] = said.getvalue()
     found["said of late changes"] = {
         "clipped": said_of(clip),

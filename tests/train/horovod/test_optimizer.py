@@ -70,6 +70,19 @@ def test_a_change_between_backward_and_step_that_is_lost_is_told_once_by_rank_0(
     assert second == dict.fromkeys(first, "")
 
 
+def test_gradients_that_came_later_and_are_not_averaged_are_told_once_by_rank_0(found) -> None:
+    first, second = (one["grown"]["wrapped once"] for one in found)
+    assert first[0].startswith("topout: The gradients of 3 parameters are not averaged: each rank trains by its own.")
+    assert first[0].count("not averaged") == 1 and "\n  do   " in first[0]
+    assert second[0] == ""
+    assert first[1] != second[1]
+
+
+def test_wrapped_again_they_are_averaged_and_nothing_is_told(found) -> None:
+    first, second = (one["grown"]["wrapped again"] for one in found)
+    assert first == second and first[0] == ""
+
+
 def test_no_mode_that_loses_nothing_is_told_to_lose_changes(found) -> None:
     # gradients of the first step travel at its end, so a change counts
     assert all("Gradients were changed" not in one["said of these"] + one["said of no loss"] for one in found)

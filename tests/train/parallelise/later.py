@@ -6,6 +6,7 @@ import os
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -98,6 +99,93 @@ gc.collect()
 for x, y in loader():
     nn.functional.mse_loss(replaced(x), y).backward()
 FOUND["hooks"] = len(replaced.weight._post_accumulate_grad_hooks or ())
+
+
+def train(network, optimizer, batches):
+    for x, y in batches:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(x), y).backward()
+        optimizer.step()
+
+
+# one model for all folds, initialised again before or after its optimizer is made anew
+folded = nn.Linear(4, 1)
+for is_before in (True, True, False):
+    if is_before:
+        folded.reset_parameters()
+    optimizer = torch.optim.SGD(folded.parameters(), lr=0.01)
+    if not is_before:
+        folded.reset_parameters()
+    train(folded, optimizer, loader())
+FOUND["folded"] = [value.tolist() for value in folded.state_dict().values()]
+
+# a perturbation for each sample, by an optimizer of its own
+attacked = nn.Linear(4, 1)
+nn.init.constant_(attacked.weight, 0.5)
+nn.init.constant_(attacked.bias, 0.5)
+optimizer = torch.optim.SGD(attacked.parameters(), lr=0.05)
+for x, y in loader():
+    delta = torch.zeros_like(x, requires_grad=True)
+    ascent = torch.optim.SGD([delta], lr=0.1)
+    for _ in range(3):
+        ascent.zero_grad()
+        (-nn.functional.mse_loss(attacked(x + delta), y, reduction="sum")).backward()
+        ascent.step()
+    train(attacked, optimizer, [(x + delta.detach(), y)])
+FOUND["attacked"] = [value.tolist() for value in attacked.state_dict().values()]
+
+# batches that are read ahead of their training
+ahead = nn.Linear(4, 1)
+nn.init.constant_(ahead.weight, 0.5)
+nn.init.constant_(ahead.bias, 0.5)
+read = list(loader())
+train(ahead, torch.optim.SGD(ahead.parameters(), lr=0.1), read + read)
+FOUND["ahead"] = [value.tolist() for value in ahead.state_dict().values()]
+
+# a loader may be begun anew for every step; nothing is said while all is well
+for _ in range(20):
+    train(ahead, torch.optim.SGD(ahead.parameters(), lr=0.1), [next(iter(loader(shuffle=True)))])
+
+# an averaged copy has no parameter that any optimizer holds
+normalised = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+averaged = AveragedModel(normalised)
+optimizer = torch.optim.SGD(normalised.parameters(), lr=0.01)
+for _ in range(2):
+    normalised.train()
+    train(normalised, optimizer, loader(shuffle=True))
+    averaged.update_parameters(normalised)
+FOUND["own statistics"] = averaged.module[1].running_mean.tolist()
+averaged.eval()
+FOUND["averaged statistics"] = averaged.module[1].running_mean.tolist()
+
+# what evaluation draws: the order of a shuffled loader that is left early, dropout, augmentation in workers
+FOUND["drawn"], FOUND["drawn in training"] = [], []
+
+
+class Augmented(TensorDataset):
+    def __getitem__(self, number):
+        x, y = super().__getitem__(number)
+        return x + torch.randn(4), y
+
+
+for num_workers in (0, 1):
+    normalised.train()
+    train(normalised, optimizer, loader(shuffle=True))
+    normalised.eval()
+    with torch.no_grad():
+        for number, (x, _) in enumerate(DataLoader(Augmented(*DATA.tensors), 4, shuffle=True, num_workers=num_workers)):
+            if number == 2:
+                break
+            FOUND["drawn"].append([x.tolist(), nn.functional.dropout(x).tolist()])
+    FOUND["drawn in training"].append(torch.randn(4).tolist())
+held = iter(DataLoader(DATA, 4, shuffle=True))
+for _ in range(2):
+    with torch.no_grad():
+        FOUND["drawn"].append(next(held)[0].tolist())
+    normalised.train()
+    FOUND["drawn in training"].append(torch.randn(4).tolist())
+    train(normalised, optimizer, loader(shuffle=True))
+    normalised.eval()
 
 with open(f"later.{os.environ.get('RANK', 'alone')}", "w") as file:
     json.dump(FOUND, file)

@@ -54,6 +54,8 @@ def _():
 def _():
     model, _ = trainer()
     sum(len(model(inputs)) for inputs, _ in DataLoader(DATA, batch_size=4, shuffle=True))
+    # until here the batches may have been read ahead
+    iter(DataLoader(DATA, batch_size=4))
 
 
 @refused("one batch")

@@ -39,6 +39,24 @@ for fold in range(2):
         optimizer.step()
     model.eval()
 """,
+    "random numbers drawn after the first batch": """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    for x, y in DataLoader(DATA, 4, shuffle=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        for parameter in model.parameters():
+            parameter.grad += torch.randn_like(parameter)
+        optimizer.step()
+    assert epoch < 2
+""",
+    "was dealt out to ranks, and no backward pass followed": """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+batches = list(DataLoader(DATA, 8, shuffle=True))
+torch.save(model.state_dict(), "model.pt")
+""",
     "parameters of lazy modules": """
 model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -70,7 +88,7 @@ def test_a_mean_over_the_batches_seen_is_one_in_evaluation_too(found) -> None:
     assert [found[name]["mean"] for name in ("alone", "0", "1")] == [1.0, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("kind", ["second", "made"])
+@pytest.mark.parametrize("kind", ["second", "made", "folded"])
 def test_a_model_made_later_is_the_same_on_all_ranks(found, kind) -> None:
     assert found["0"][kind] == found["1"][kind]
 
@@ -83,6 +101,25 @@ def test_an_optimizer_may_be_replaced_and_takes_its_hooks_with_it_once_no_rank_h
     assert [found[rank]["hooks"] for rank in ("0", "1")] == [1, 1]
 
 
+@pytest.mark.parametrize("kind", ["attacked", "ahead"])
+def test_what_is_of_single_samples_and_what_is_read_ahead_comes_to_what_one_process_comes_to(found, kind) -> None:
+    assert found["0"][kind] == found["1"][kind]
+    for mine, alone in zip(found["0"][kind], found["alone"][kind], strict=True):
+        torch.testing.assert_close(torch.tensor(mine), torch.tensor(alone))
+
+
+def test_an_averaged_copy_is_evaluated_with_the_statistics_of_rank_0(found) -> None:
+    assert found["0"]["own statistics"] != found["1"]["own statistics"]
+    assert found["0"]["averaged statistics"] == found["1"]["averaged statistics"] == found["0"]["own statistics"]
+
+
+def test_evaluation_draws_the_same_on_all_ranks_each_time_anew_and_training_does_not(found) -> None:
+    assert found["0"]["drawn"] == found["1"]["drawn"]
+    assert len({json.dumps(one) for one in found["0"]["drawn"]}) == len(found["0"]["drawn"]) == 6
+    for first, second in zip(found["0"]["drawn in training"], found["1"]["drawn in training"], strict=True):
+        assert first != second
+
+
 @pytest.mark.parametrize("problem", REFUSED)
 def test_what_would_give_each_rank_a_model_or_data_of_its_own_is_refused(tmp_path, problem) -> None:
     (tmp_path / "script.py").write_text(HEAD + REFUSED[problem])
@@ -90,4 +127,32 @@ def test_what_would_give_each_rank_a_model_or_data_of_its_own_is_refused(tmp_pat
     assert ended.returncode == 2
     assert problem in ended.stderr
     assert "script.py:" in ended.stderr and "\n  do   " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+AT_THE_END = {
+    "When the script had ended rank 1 has other parameters than rank 0.": """
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(DATA, 8, shuffle=True):
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+model.reset_parameters()
+raise SystemExit(0)
+""",
+    "The DataLoader at script.py:10 was dealt out to ranks, and no backward pass followed.": """
+model = nn.Linear(4, 1)
+model.train()
+num_seen = sum(len(model(x)) for x, y in DataLoader(DATA, 8, shuffle=True))
+""",
+}
+
+
+@pytest.mark.parametrize("problem", AT_THE_END)
+def test_what_nothing_found_before_is_found_when_the_script_has_ended(tmp_path, problem) -> None:
+    (tmp_path / "script.py").write_text(HEAD + AT_THE_END[problem])
+    ended = run(tmp_path, *AS_TWO_RANKS, "script.py")
+    assert ended.returncode == 2
+    assert problem in ended.stderr and "\n  do   " in ended.stderr
     assert "Traceback" not in ended.stderr

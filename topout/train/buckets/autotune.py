@@ -5,8 +5,9 @@
 Steps 1 to 2 settle, 3 and 4 tell when gradients are ready, then candidates train in turns: DDP's default, groups as
 small as the link carries well, the plan that should finish first, sums host by host or compression. All ranks choose
 alike, from the slowest rank's times. It only changes which gradients travel together, never their mean; with three or
-more ranks the order of additions and thus the last bit may change, so runs that must be reproducible bit for bit say
-`buckets="default"`.
+more ranks the order of additions and thus the last bit may change, and what is chosen depends on measured times. A
+checkpoint keeps the choice (`kept.py`), so a resumed run adds as the uninterrupted one does; two runs from the start
+that must be equal bit for bit say `buckets="default"`.
 
 Not for modules whose forwards and backwards do not alternate, that leave parameters out, or that the script has given a
 communication hook of its own: it notices and stays away. Forwards with frozen parameters, as a GAN's generator makes
@@ -23,11 +24,12 @@ from typing import Any
 import torch
 
 from topout.train.buckets import trial
+from topout.train.buckets.assignment import Assignment
 from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
-from topout.train.buckets.guest import Guest, Registration, weakly
+from topout.train.buckets.guest import Attached, Guest, Registration, attached, weakly
 from topout.train.buckets.handover import PACE_S, Handover
 from topout.train.buckets.ready import ReadyTimes
-from topout.train.buckets.regroup import Grouping, Hook, averaged, can_regroup, regroup
+from topout.train.buckets.regroup import Grouping, Hook, as_values, averaged, can_regroup, regroup
 from topout.train.buckets.remembered import Remembered
 from topout.train.buckets.whole_division import divide_whole, is_exact, watch_divisor
 from topout.train.exchange import all_agree, from_first, gather
@@ -78,6 +80,7 @@ class Autotune:
         self._starts_s: list[float] = []
         self._times_s: list[tuple[int, float]] = []
         self._handles: list[Any] = []
+        Attached(ddp, self)
         if is_worth_tuning(ddp, self._parameters):
             self._handles = [
                 # compiled, collectives would be traced; 5 us a step, and only while groups are tried
@@ -92,6 +95,36 @@ class Autotune:
     @property
     def is_settled(self) -> bool:
         return not self._handles
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the groups in place are those of the steps to come: chosen, or DDP's own from the beginning on."""
+        is_default = self._present.limits is None and self._present.hook is None
+        return self.is_settled and (self.chosen is not None or is_default) and self.may_regroup()
+
+    def kept(self) -> dict[str, Any]:
+        """While it is at rest: what `take` asks for. `hands_over_after` is each rank's own."""
+        place_of = {id(parameter): place for place, parameter in enumerate(self._parameters)}
+        return {
+            "choice": None if self.chosen is None else as_values(self.chosen),
+            "hands_over_after": [place_of[id(parameter)] for parameter in self._handed_over_after],
+        }
+
+    def may_take(self, choice: dict[str, Any] | None) -> bool:
+        if not self.may_regroup():
+            return False
+        if choice is None or self.is_settled:
+            return choice == (None if self.chosen is None else as_values(self.chosen))
+        return choice["hook"] is None or choice["hook"] in self._hooks
+
+    def take(self, choice: dict[str, Any] | None, hands_over_after: Sequence[int], assignment: Assignment) -> None:
+        """The choice of a checkpoint at once, and the groups of its next step; on all ranks, each of which may."""
+        if choice is None or self.is_settled:
+            self._regroup(self._present, assignment)
+            return
+        self._handed_over_after = [self._parameters[place] for place in hands_over_after]
+        prepares = choice["prepares"] and all_agree(self._prepared is not None, self._place)
+        self._settle(self._grouping(choice, prepares=prepares), from_memory=True, assignment=assignment)
 
     def leave(self) -> None:
         """Keeps what is in place and looks no further."""
@@ -146,7 +179,7 @@ class Autotune:
         assert self._ready is not None
         ready, self._ready = self._ready, None
         ready.detach()
-        if not all_agree(self._is_paired and ready.is_whole and self._may_regroup(), self._place):
+        if not all_agree(self._is_paired and ready.is_whole and self.may_regroup(), self._place):
             self.leave()
             return
         # each rank's own: no other rank waits for them
@@ -174,9 +207,11 @@ class Autotune:
         told = from_first(found, self._place)
         if told is None or (told["hook"] and told["hook"] not in self._hooks):
             return None
+        return self._grouping(told, prepares=told["prepares"] and self._may_prepare(link))
+
+    def _grouping(self, told: dict[str, Any], *, prepares: bool) -> Grouping:
         hook = self._hooks[told["hook"]]() if told["hook"] else None
         limits = None if told["limits"] is None else tuple(told["limits"])
-        prepares = told["prepares"] and self._may_prepare(link)
         return Grouping(
             name=str(told["name"]), limits=limits, hook=hook, hands_over=told["hands_over"], prepares=prepares
         )
@@ -190,14 +225,14 @@ class Autotune:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
         self._starts_s = []
 
-    def _regroup(self, grouping: Grouping) -> bool:
+    def _regroup(self, grouping: Grouping, assignment: Assignment | None = None) -> bool:
         """Where all ranks may; else what is in place stays, and nothing more is tried."""
-        if not all_agree(self._may_regroup(), self._place):
+        if not all_agree(self.may_regroup(), self._place):
             self.leave()
             return False
         self._present = grouping
         prepared = self._prepared.hook if self._prepared is not None and grouping.prepares else None
-        regroup(self._ddp, grouping.limits, grouping.hook or self._plain or prepared)
+        regroup(self._ddp, grouping.limits, grouping.hook or self._plain or prepared, assignment)
         for former in (self._handover, self._divisor_check):
             if former is not None:
                 former.remove()
@@ -220,7 +255,7 @@ class Autotune:
             and is_exact(self._place.world_size)
         )
 
-    def _may_regroup(self) -> bool:
+    def may_regroup(self) -> bool:
         """Not with a hook that came past us, which a new reducer would drop, or with other parameters than DDP took."""
         has_foreign_hook = len(self._ddp._comm_hooks) != self._num_hooks
         return can_regroup(self._ddp) and not has_foreign_hook and self._would_average_the_same()
@@ -279,8 +314,8 @@ class Autotune:
         default = next(number for number, one in enumerate(self._candidates) if one.limits is None)
         self._settle(self._candidates[choice.candidate if is_paired else default])
 
-    def _settle(self, grouping: Grouping, *, from_memory: bool = False) -> None:
-        if not self._regroup(grouping):
+    def _settle(self, grouping: Grouping, *, from_memory: bool = False, assignment: Assignment | None = None) -> None:
+        if not self._regroup(grouping, assignment):
             return
         self.chosen = grouping
         self.leave()
@@ -305,6 +340,12 @@ class Autotune:
         if not self.gain_share:
             return f"topout: gradients are averaged in {groups}{how}; no other choice made the step shorter"
         return f"topout: gradients are averaged in {groups}{how}: the step is {self.gain_share:.0%} shorter (measured)"
+
+
+def tuning_of(ddp: Any) -> Autotune | None:
+    """Whoever groups its gradients, or has."""
+    found = attached(ddp)
+    return found if isinstance(found, Autotune) else None
 
 
 def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+_ATTACHED = "_topout_attached"
+
 
 class Guest:
     """Calls what it was given; its copy is on a module that nobody tunes."""
@@ -40,6 +42,24 @@ class Registration:
     def __reduce__(self) -> Any:
         # of the copy, which has nothing but its class's methods at that moment
         return getattr, (self._ddp, "register_comm_hook")
+
+
+class Attached:
+    """Something that is found again by its DDP module (`attached`), and that copies of the module do not have."""
+
+    def __init__(self, ddp: Any, thing: Any) -> None:
+        self.thing = thing
+        ddp.__dict__[_ATTACHED] = self
+
+    def __reduce__(self) -> Any:
+        # whoever reads a stored copy may not have topout
+        return dict, ()
+
+
+def attached(ddp: Any) -> Any:
+    """None where nothing was."""
+    found = ddp.__dict__.get(_ATTACHED)
+    return found.thing if isinstance(found, Attached) else None
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,16 +2,19 @@
 
     regroup(ddp, (262_144, 4_194_304))   # limits in bytes, in the order of backward
     regroup(ddp, None)                   # as torch chooses
+    renew(ddp, [], assignment)           # within the limits that it has, in these very groups
 
 DDP decides once, when it is made. This drops its reducer and builds another one the way unpickling a module does; the
 module, its parameters and whatever refers to them stay the same objects. The first step after it averages in the order
-in which parameters were defined; then DDP rebuilds the buckets in the order of backward. Never between a forward and
-its backward: the hooks of the old reducer are gone then.
+in which parameters were defined, unless an assignment is given; then DDP rebuilds the buckets in the order of backward.
+Never between a forward and its backward: the hooks of the old reducer are gone then.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from topout.train.buckets.assignment import Assignment, given, note
 
 Hook = tuple[Any, Callable[..., Any]]
 
@@ -32,6 +35,34 @@ class Grouping:
     hook: Hook | None = None
     hands_over: bool = False
     prepares: bool = False
+
+
+def as_values(grouping: Grouping) -> dict[str, Any]:
+    """As JSON; of a hook its name, since whoever reads it makes its own."""
+    return {
+        "name": grouping.name,
+        "limits": None if grouping.limits is None else list(grouping.limits),
+        "hook": grouping.name if grouping.hook else None,
+        "hands_over": grouping.hands_over,
+        "prepares": grouping.prepares,
+    }
+
+
+def are_values(found: Any) -> bool:
+    """Whether it is what `as_values` writes."""
+    if not isinstance(found, dict):
+        return False
+    limits = found.get("limits", ())
+    return (
+        isinstance(found.get("name"), str)
+        and (
+            limits is None
+            or (isinstance(limits, list) and bool(limits) and all(type(size) is int and size > 0 for size in limits))
+        )
+        and isinstance(found.get("hook", ()), str | None)
+        and isinstance(found.get("hands_over"), bool)
+        and isinstance(found.get("prepares"), bool)
+    )
 
 
 def can_regroup(ddp: Any) -> bool:
@@ -58,7 +89,9 @@ def averaged(ddp: Any) -> list[Any]:
     return list(parameters)
 
 
-def regroup(ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None) -> None:
+def regroup(
+    ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None, assignment: Assignment | None = None
+) -> None:
     caps = tuple(limits or ())
     ddp.bucket_bytes_cap_list = list(caps)
     ddp.bucket_bytes_cap = max(caps, default=_DEFAULT_BYTES)
@@ -72,15 +105,22 @@ def regroup(ddp: Any, limits: Sequence[int] | None, hook: Hook | None = None) ->
                 config, bucket_bytes_cap=largest, per_bucket_bytes_caps=caps, first_bucket_bytes_cap=largest
             )
         ddp._bucket_config = config
+    renew(ddp, [] if hook is None else [hook], assignment)
+
+
+def renew(ddp: Any, hooks: Sequence[Hook], assignment: Assignment | None = None) -> None:
+    """`assignment` is one that fits (`assignment.py`): the groups of the first step."""
     # both, before the new ones: the logger holds the reducer, whose end takes its hooks off the parameters
     ddp.logger = None
     ddp.reducer = None
     parameters, expect_sparse_gradient = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
-    ddp._ddp_init_helper(parameters, expect_sparse_gradient, names, ddp.static_graph)
+    with given(assignment, parameters):
+        ddp._ddp_init_helper(parameters, expect_sparse_gradient, names, ddp.static_graph)
+    note(ddp, assignment)
     ddp._has_rebuilt_buckets = False
     ddp._comm_hooks = []
-    if hook is not None:
+    for hook in hooks:
         # DDP's own: the instance's may stand for the script (`guest.py`)
         type(ddp).register_comm_hook(ddp, *hook)
 

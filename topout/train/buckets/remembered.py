@@ -14,7 +14,7 @@ from typing import Any
 
 from topout.schema.run_folder import write_whole
 from topout.train.buckets.grouping import Gradient
-from topout.train.buckets.regroup import Grouping
+from topout.train.buckets.regroup import Grouping, are_values, as_values
 from topout.train.link import Link
 
 VERSION = 4
@@ -39,14 +39,9 @@ class Remembered:
         self._link = link
         try:
             found = json.loads(self._path.read_text())
-            limits = found["limits"]
             is_usable = (
                 found["version"] == VERSION
-                and isinstance(found["name"], str)
-                and (limits is None or (limits and all(isinstance(size, int) and size > 0 for size in limits)))
-                and (found["hook"] is None or isinstance(found["hook"], str))
-                and isinstance(found["hands_over"], bool)
-                and isinstance(found["prepares"], bool)
+                and are_values(found)
                 and 1 / SAME_LINK < link.bytes_per_s / found["bytes_per_s"] < SAME_LINK
             )
         except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
@@ -59,11 +54,7 @@ class Remembered:
             return
         value = {
             "version": VERSION,
-            "name": grouping.name,
-            "limits": grouping.limits,
-            "hook": grouping.name if grouping.hook else None,
-            "hands_over": grouping.hands_over,
-            "prepares": grouping.prepares,
+            **as_values(grouping),
             "gain_share": gain_share,
             "bytes_per_s": self._link.bytes_per_s,
         }

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 
 from topout.schema.errors import ExitCode, TopoutError
-from topout.train.checkpoint import random_state, restoring
+from topout.train.checkpoint import averaging, random_state, restoring
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Captured
 from topout.train.checkpoint.entries import Entry, bare, entries_of
@@ -210,6 +210,7 @@ class Checkpoints:
         try:
             trees = captured.trees
             trees[RANDOM] = encoded(random_state.captured(self._place.device), RANDOM, _no_tensor)
+            trees[averaging.AVERAGING] = averaging.captured(entries)
             for entry in entries:
                 entry.capture(captured)
         except Exception as raised:  # state_dict is the user's; the other ranks must not wait
@@ -354,7 +355,8 @@ def _doubts(state: Mapping[str, Any]) -> list[Callable[[], None]]:
 def _reference(part: Any) -> Callable[[], Any]:
     """Weak for what takes memory; what a script may have made for the checkpoint alone is kept."""
     if isinstance(part, torch.nn.Module):
-        return weak(bare(part))
+        whole, inner = weak(part), weak(bare(part))
+        return lambda: inner() if (found := whole()) is None else found
     return weak(part) if isinstance(part, torch.optim.Optimizer) or hasattr(part, "__iter__") else lambda: part
 
 

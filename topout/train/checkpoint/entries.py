@@ -4,6 +4,7 @@ Names are those of the bare model: wrappers (DDP, compile, activation checkpoint
 Not for FSDP of the first kind, whose flat parameters have no names: `fully_shard` has.
 """
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -70,6 +71,15 @@ def bare(module: nn.Module) -> nn.Module:
             return module
 
 
+def replica_of(module: nn.Module) -> DistributedDataParallel | None:
+    """The DDP module around a model, and within torch.compile."""
+    while not isinstance(module, DistributedDataParallel):
+        if not isinstance(inner := getattr(module, "_orig_mod", None), nn.Module):
+            return None
+        module = inner
+    return module
+
+
 def plain_names(module: nn.Module, *, as_once: bool = False) -> Callable[[str], str]:
     """Takes wrappers out of names within `module`: a moving average of a wrapped model has DDP inside.
 
@@ -130,6 +140,14 @@ class ModuleEntry:
                 do="shard it with torch.distributed.fsdp.fully_shard",
             )
         self._loaded: OrderedDict[str, Any] = OrderedDict()
+        replica = replica_of(module)
+        # which nobody but the script keeps
+        self._replica = (lambda: None) if replica is None else weakref.ref(replica)
+
+    @property
+    def replica(self) -> DistributedDataParallel | None:
+        """The DDP module that trains it, for as long as the script has one."""
+        return self._replica()
 
     def parameters(self, *, as_once: bool = False) -> dict[str, nn.Parameter]:
         plain = plain_names(self._module, as_once=as_once)

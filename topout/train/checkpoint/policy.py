@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from topout.schema.errors import TopoutError
+from topout.train.dealing import DEALT
 
 
 def check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) -> None:
@@ -14,7 +15,8 @@ def check_policy(state: Mapping[str, Any], keep: int, keep_every: int | None) ->
                 why="It decides which checkpoints are deleted.",
                 do="pass 1 or more",
             )
-    wrong = [name for name in state if not isinstance(name, str) or not name or name.startswith("@") or "/" in name]
+    given = [name for name in state if name != DEALT]
+    wrong = [name for name in given if not isinstance(name, str) or not name or name.startswith("@") or "/" in name]
     if wrong or not state:
         raise TopoutError(
             f"state has an entry called {wrong[0]!r}." if wrong else "state is empty.",

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from topout.schema.errors import ExitCode, TopoutError
+from topout.train.checkpoint import averaging, random_state
 from topout.train.checkpoint import manifest as manifests
-from topout.train.checkpoint import random_state
 from topout.train.checkpoint.agreement import Agreement
 from topout.train.checkpoint.captured import Source
 from topout.train.checkpoint.entries import Entry
@@ -24,10 +24,12 @@ from topout.train.checkpoint.manifest import Damaged, Manifest
 from topout.train.checkpoint.reader import load_into
 from topout.train.checkpoint.store import Gone, Seen, Store, read_one
 from topout.train.checkpoint.tree import decoded
+from topout.train.dealing import DEALT
 from topout.train.wrapped import MORE
 
 RANDOM = "@random"
 """The entry of a rank's random numbers; no entry of a user begins like this."""
+_OURS = (RANDOM, averaging.AVERAGING, DEALT)
 
 
 @dataclass(frozen=True)
@@ -162,10 +164,11 @@ def load(found: Found, entries: Sequence[Entry], agreement: Agreement) -> list[s
     except Exception as raised:
         error = _as_error(raised, f"The checkpoint of step {manifest.step} cannot be loaded.")
     agreement.raise_if_any(error)
-    unused = [name for name in trees if name != RANDOM and name not in {entry.name for entry in entries}]
+    unused = [name for name in trees if name not in {*_OURS, *(entry.name for entry in entries)}]
     notes = [f"the checkpoint's {name} is not used: state has none" for name in unused]
-    notes += [f"the checkpoint knows no {name}, which begins anew" for name in begun]
+    notes += [f"the checkpoint knows no {name}, which begins anew" for name in begun if name not in _OURS]
     if is_same_world:
+        averaging.restore(entries, trees.get(averaging.AVERAGING), agreement)
         random_state.restore(decoded(trees[RANDOM], torch.empty), place.device)
     else:
         random_state.reseeded(manifest.seed, manifest.step, place.rank)
@@ -183,18 +186,21 @@ def _raise_if_any(error: TopoutError | None, found: Found, agreement: Agreement)
 
 
 def _check_entries(entries: Sequence[Entry], trees: dict[str, Any]) -> list[str]:
-    """Those that the checkpoint does not have and that may begin anew: one more loader; one rank compresses nothing."""
+    """Those that the checkpoint does not have and that may begin anew: one more loader; one rank compresses nothing.
+
+    Nor how many loaders there were, which older ones do not say.
+    """
     missing = [entry.name for entry in entries if entry.name not in trees]
     known = {entry.name for entry in entries}
     unused = {name.partition(MORE)[0] for name in trees if MORE in name and name not in known}
     # one of several that has no place while another has no owner was numbered otherwise when it was saved
     begun = [name for name in missing if MORE in name and name.partition(MORE)[0] not in unused]
-    begun += [name for name in missing if name.partition("-")[0] == "compression"]
+    begun += [name for name in missing if name.partition("-")[0] == "compression" or name == DEALT]
     missing = [name for name in missing if name not in begun]
     if missing:
         raise TopoutError(
             f"The checkpoint knows no {', '.join(missing)}.",
-            why=f"It was saved with {', '.join(name for name in trees if name != RANDOM)}.",
+            why=f"It was saved with {', '.join(name for name in trees if name not in _OURS)}.",
             do="give state the names it was saved with, or leave these out until restore() has returned",
         )
     return begun

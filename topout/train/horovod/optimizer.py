@@ -19,6 +19,7 @@ import torch.distributed as dist
 from topout.record.clock import now_ns
 from topout.record.recorder import Recorder, current
 from topout.record.row_names import AWAITED
+from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
 from topout.schema.event import NOT_GIVEN, Kind
 from topout.train.fusion.bucket import Reduction, averaging
@@ -50,6 +51,7 @@ class _Distributed:
     """Goes before the optimizer's own class, so that `super()` is the user's optimizer."""
 
     _engine: Any
+    _watch_for_unreduced: Any
     _is_synchronized: bool
     _synchronizes: bool
     backward_passes_per_step: int
@@ -63,6 +65,8 @@ class _Distributed:
         """Waits until the gradients are reduced, for what reads them before `step`, such as clipping."""
         if self._engine is not None:
             _await(self._engine)
+        if self._watch_for_unreduced is not None:
+            self._watch_for_unreduced(self)
         self._is_synchronized = True
 
     @contextlib.contextmanager
@@ -143,9 +147,13 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 (Horovod's name and signature)
     wrapped = _with_class(optimizer)
     wrapped._is_synchronized, wrapped._synchronizes = False, True
     wrapped.backward_passes_per_step = backward_passes_per_step
-    wrapped._engine = None
+    wrapped._engine = wrapped._watch_for_unreduced = None
     trained = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-    if world.size() == 1 or not process_set.included() or not trained:
+    if world.size() == 1 or not process_set.included():
+        return wrapped
+    if process_set.rank() == 0:
+        wrapped._watch_for_unreduced = functools.partial(_tell_unreduced, {id(parameter) for _, parameter in trained})
+    if not trained:
         return wrapped
     _take_over(trained)
     reduction = _reduction(op, gradient_predivide_factor, compression, process_set)
@@ -188,6 +196,24 @@ def _tell_late_change(process_set: ProcessSet) -> None:
         "Gradients were changed between backward and optimizer.step(), and the change is lost.",
         why="they travel to the other ranks while backward runs, and step() puts the averages in their place",
         do="call optimizer.synchronize() before clipping, then with optimizer.skip_synchronize(): optimizer.step()",
+    )
+    sys.stderr.write(f"topout: {error}\n")
+
+
+def _tell_unreduced(known: set[int], optimizer: Any) -> None:
+    """No error: Horovod follows what it finds when the optimizer is wrapped, too, and says nothing."""
+    if "unreduced" in _told:
+        return
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    num_unknown = sum(parameter.grad is not None and id(parameter) not in known for parameter in held)
+    if not num_unknown:
+        return
+    _told.add("unreduced")
+    error = TopoutError(
+        f"The gradients of {counted(num_unknown, 'parameter')} are not averaged: each rank trains by its own.",
+        why="they were frozen, or not in the optimizer yet, when hvd.DistributedOptimizer was called",
+        do="after requires_grad_(True) or add_param_group call hvd.DistributedOptimizer again on the optimizer that "
+        "was passed to it, before the next backward pass",
     )
     sys.stderr.write(f"topout: {error}\n")
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from topout.schema.errors import TopoutError
+from topout.train.dealing import Dealing
 from topout.train.exchange import gather
 from topout.train.finite import FiniteLoss
 from topout.train.mesh import memory
@@ -65,6 +66,7 @@ class Trainer:
         self._averaging = Averaging(list(self._parameters.values()), axes.rows) if averages else None
         self._finite = FiniteLoss(place, LOSSES_BETWEEN_LOOKS)
         self._kept: dict[Path, MeshCheckpoints] = {}
+        self._dealing = Dealing()
 
     @property
     def row(self) -> int:
@@ -84,7 +86,7 @@ class Trainer:
 
         `own_share`: the loader gives this row its own part already.
         """
-        from topout.train.sharding import index_source, shard
+        from topout.train.sharding import index_source
 
         if not isinstance(loader, DataLoader):
             raise TopoutError(
@@ -93,7 +95,7 @@ class Trainer:
                 do=f"pass a torch DataLoader, or let it deal out by row {self.row} of {self.num_rows} itself",
             )
         if own_share:
-            return shard(loader, self._axes.rows, seed=self._seed, own_share=True)
+            return self._dealing.shard(loader, self._axes.rows, seed=self._seed, own_share=True)
         _, batch_size, drop_last = index_source(loader)
         if batch_size is not None and self.spec.num_microbatches > 1:
             check_divides(batch_size, self.spec)
@@ -103,7 +105,7 @@ class Trainer:
                     why=f"It would not divide into {self.spec.num_microbatches} microbatches.",
                     do="make the loader with drop_last=True",
                 )
-        return shard(loader, self._axes.rows, seed=self._seed)
+        return self._dealing.shard(loader, self._axes.rows, seed=self._seed)
 
     def step(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Forward, backward and optimizer; the mean loss of the global batch, equal on all ranks."""

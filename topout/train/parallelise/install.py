@@ -14,6 +14,8 @@ from typing import Any
 from topout.record.imports import call_after_import
 
 VARIABLE = "TOPOUT_DDP"
+_sessions: list[Any] = []
+"""Of this rank, once its script has imported torch."""
 
 
 def install() -> None:
@@ -31,6 +33,12 @@ def install() -> None:
             "torch": [lambda module: _prepare(module, passes)],
         }
     )
+
+
+def script_ended() -> None:
+    """What only the end shows; raises TopoutError as the script's own lines do."""
+    for session in _sessions:
+        session.script_ended()
 
 
 def _common_seed() -> int:
@@ -69,6 +77,7 @@ def _prepare(torch: ModuleType, passes: "_Passes") -> None:
         return
     found: Any = torch
     found.manual_seed(_common_seed())
+    _sessions.append(session)
     loaders.install(session)
     passes.session = session
     _follow_optimizers(found, session)
@@ -158,6 +167,7 @@ def _average_plateaus(torch: Any, session: Any) -> None:
     @functools.wraps(original)
     def step(self: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
         if session.is_on and session.has_begun:
+            session.refuse_untrained()
             metrics = session.mean(float(metrics))
         return original(self, metrics, *args, **kwargs)
 
@@ -193,6 +203,7 @@ def _save_once(torch: Any, session: Any) -> None:
         if not session.has_begun:
             _save_whole(functools.partial(original, obj), f, *args, **kwargs)
             return None
+        session.refuse_untrained()
         if session.place().is_first:
             original(obj, f, *args, **kwargs)
         # who reads it next must find it whole

@@ -2,11 +2,12 @@
 
 A loader feeds training where gradients are wanted, the model is not in evaluation mode, and it shuffles, or the script
 has called `train()`. Both mistakes are found before they matter: a backward pass on a batch of a whole loader, and a
-sharded loader that came to its end without one.
+sharded loader that none followed before something else began.
 """
 
 import functools
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Sub
 from topout.schema.errors import TopoutError
 from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
-from topout.train.sharding import ShardedLoader, shard
+from topout.train.sharding import ShardedLoader
 
 _TWIN, _LINE, _WAS_SHARDED = "_topout_ddp_twin", "_topout_ddp_line", "_topout_ddp_was_sharded"
 
@@ -44,10 +45,11 @@ def _share_out(session: Session) -> None:
     def iterate(self: Any) -> Any:
         if not session.is_on or isinstance(self, ShardedLoader):
             return original(self)
+        session.refuse_untrained()
         line = self.__dict__.get(_LINE, script_line())
         self.__dict__[_WAS_SHARDED] = is_training(self, session)
         if not self.__dict__[_WAS_SHARDED]:
-            return _Whole(original(self), session, line)
+            return _Whole(functools.partial(original, self), session, line)
         twin = _twin(self, session)
         session.begin_training()
         session.sharded_line = f"DataLoader at {line} sharded ({_size(self, session)})"
@@ -82,7 +84,8 @@ def _twin(loader: Any, session: Session) -> Any:
     held = loader.__dict__.get(_TWIN, _Held())
     if held.twin is None:
         _check_same_samples(loader, session)
-        held.twin = shard(_iterated_plainly(loader), session.place(), seed=session.seed)
+        place = session.place()
+        held.twin = session.dealing.shard(_iterated_plainly(loader), place, seed=session.seed)
         loader.__dict__[_TWIN] = held
     return held.twin
 
@@ -130,11 +133,10 @@ def _size(loader: Any, session: Session) -> str:
 class _Watched:
     """Hands on what another iterator gives."""
 
-    def __init__(self, batches: Any, session: Session, line: str) -> None:
-        self._batches = batches
+    def __init__(self, session: Session, line: str) -> None:
         self._session = session
         self._line = line
-        self._passes_before = session.num_passes
+        self._batches: Any = None
 
     def __iter__(self) -> Any:
         return self
@@ -144,39 +146,50 @@ class _Watched:
 
 
 class _Sharded(_Watched):
-    """A rank's share; at its end a backward pass must have happened."""
+    """A rank's share; once it has ended a backward pass must have happened, or must follow where it was read ahead."""
+
+    def __init__(self, batches: Any, session: Session, line: str) -> None:
+        super().__init__(session, line)
+        self._batches = batches
+        self._passes_before = session.num_passes
 
     def __next__(self) -> Any:
         self._session.whole.clear()
+        self._session.draws.end_all()
         try:
             return next(self._batches)
         except StopIteration:
             if self._session.num_passes == self._passes_before:
-                raise TopoutError(
-                    f"The DataLoader at {self._line} was dealt out to ranks, and no backward pass followed.",
-                    why="each rank saw only its share, so whatever was counted is not of the whole data",
-                    do=f"call model.eval(), or use torch.no_grad(), before the loop at {script_line()}",
-                ) from None
+                self._session.untrained = (self._line, script_line())
             raise
 
 
 class _Whole(_Watched):
     """Everything on every rank, for evaluation; while one of its batches is at hand, no backward pass may come."""
 
-    def __init__(self, batches: Any, session: Session, line: str) -> None:
-        super().__init__(batches, session, line)
+    def __init__(self, begin: Callable[[], Any], session: Session, line: str) -> None:
+        super().__init__(session, line)
         self._is_of_evaluation = session.is_evaluating or not torch.is_grad_enabled()
+        self._loop = session.draws.next_loop()
+        self._num_taken = 0
+        session.draw_alike(id(self), loop=self._loop, num_taken=0)
+        self._batches = begin()
 
     def __next__(self) -> Any:
+        # until the next one, for what the model draws too
+        self._session.draw_alike(id(self), loop=self._loop, num_taken=self._num_taken)
+        self._num_taken += 1
         try:
             batch = next(self._batches)
         except StopIteration:
             self._session.whole.pop(id(self), None)
+            self._session.draws.end(id(self))
             raise
         self._session.whole[id(self)] = (self._line, self._is_of_evaluation)
         return batch
 
     def __del__(self) -> None:
         """An evaluation may leave it before its end; of any other its batch is still there, `next(iter(loader))`."""
+        self._session.draws.end(id(self))
         if self._is_of_evaluation:
             self._session.whole.pop(id(self), None)

@@ -7,7 +7,9 @@ the batches differ. So all ranks come to every call here together.
 import gc
 import os
 import sys
+from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -16,11 +18,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from topout.schema.counted import counted
 from topout.schema.errors import TopoutError
+from topout.train.dealing import Dealing
 from topout.train.fusion.agreement import gather_numbers
 from topout.train.joining import join
+from topout.train.parallelise import replicas
+from topout.train.parallelise.draws import EqualDraws
 from topout.train.parallelise.followed import Followed
 from topout.train.parallelise.lines import script_line
 from topout.train.place import Place, joined
+
+_PASSES_BETWEEN_PROOFS = 16
+"""A script may begin its loader anew for every step."""
 
 
 class Session:
@@ -34,7 +42,11 @@ class Session:
         self.whole: dict[int, tuple[str, bool]] = {}
         """By iterators whose whole batch is at hand: where the loader was made, and whether an evaluation began it."""
         self.sharded_line: str | None = None
+        self.untrained: tuple[str, str] | None = None
+        """A loader that was dealt out and is gone through, and its loop, until a backward pass follows."""
+        self.draws = EqualDraws()
         self.seed = 0
+        self.dealing = Dealing()
         self._followed: list[Followed] = []
         """The same on all ranks: one leaves it when all agree that its optimizer is gone."""
         self._may_have_replaced = False
@@ -42,10 +54,23 @@ class Session:
         self.is_joining = False
         self._equal: Any = WeakIdKeyDictionary()
         """Parameters and buffers that were made the same on all ranks."""
+        self._left_alone: WeakSet[Any] = WeakSet()
+        """Optimizers of what is each rank's own."""
+        self._lines_before: set[str] = set()
+        """Where optimizers were made before the first batch."""
+        self._num_proved = 0
+        """Passes when ranks were last shown to hold the same parameters."""
+        self._thread: int | None = None
+        """Which computes backward passes."""
         self._place: Place | None = None
         self._gradient_group: Any = None
         self._has_begun = False
         self._has_told = False
+        # a worker of a loader is no rank: whatever it does with modules and files, no other waits for it
+        os.register_at_fork(after_in_child=self._end)
+
+    def _end(self) -> None:
+        self.is_on = False
 
     @property
     def has_begun(self) -> bool:
@@ -76,30 +101,61 @@ class Session:
         """A new one; while training goes on its parameters were made from each rank's own random numbers."""
         if not self.is_on or any(followed.is_of(optimizer) for followed in self._followed):
             return
+        line = script_line()
+        if not self._has_begun:
+            self._lines_before.add(line)
+        elif line not in self._lines_before and not _has_parameters(optimizer):
+            self._leave_alone(optimizer, line)
+            return
         self._followed.append(Followed(optimizer))
         self._may_have_replaced = True
         if self._has_begun:
             # a model that is gone leaves its memory to this one's; one that goes now is looked for later
             self._agree_on_the_living()
             self._may_have_replaced = True
+            self._equalise_anew(self._followed[-1])
             self._equalise(self._parameters())
+
+    def _leave_alone(self, optimizer: Any, line: str) -> None:
+        """What is optimized for samples, as a perturbation is: an average over ranks would be one of unrelated ones."""
+        if not self._left_alone:
+            self._tell(
+                f"topout: the optimizer at {line} is of tensors and no nn.Parameter, made while training goes on, as "
+                "those of single samples are: each rank keeps its own; make them nn.Parameter to have them averaged"
+            )
+        self._left_alone.add(optimizer)
 
     def begin_training(self) -> None:
         """Before a first batch: one model on all ranks, and from here on other random numbers on each."""
         place = self.place()
+        self.draws.end_all()
         if not self._has_begun:
             self._agree_on_the_living()
+        for followed in self._followed:
+            if followed.averaged is None:
+                # what it holds may have been initialised since it was made
+                self._equalise_anew(followed)
         self._equalise(self._parameters())
         if not self._has_begun and place.rank > 0:
             torch.manual_seed(torch.initial_seed() + place.rank)
         self._has_begun = True
+        # not while another thread, whose loader reads ahead, is in the middle of a step
+        if self.num_passes >= self._num_proved + _PASSES_BETWEEN_PROOFS and self._is_in_training_thread():
+            self._prove_equal(self._parameters())
+
+    def _is_in_training_thread(self) -> bool:
+        return self._thread in (None, get_ident())
+
+    def _equalise_anew(self, followed: Followed) -> None:
+        for parameter in followed.parameters():
+            self._equal.pop(parameter, None)
 
     def _equalise(self, tensors: list[Any]) -> None:
         """Those of rank 0, once for each."""
         for tensor in tensors:
             if tensor not in self._equal:
                 self._equal[tensor] = True
-                self._broadcast(tensor)
+                replicas.broadcast([tensor])
 
     def _parameters(self) -> list[Any]:
         # before ranks have met, garbage was collected on each
@@ -113,13 +169,22 @@ class Session:
             )
         return found
 
-    @staticmethod
-    def _broadcast(tensor: Any) -> None:
-        whole = tensor.detach().contiguous()
-        dist.broadcast(whole, 0)
-        if whole.data_ptr() != tensor.data_ptr():
-            with torch.no_grad():
-                tensor.copy_(whole)
+    def draw_alike(self, user: int, *, loop: int, num_taken: int) -> None:
+        """From here on the same random numbers on all ranks, for what a loop over a whole loader draws."""
+        if self._has_begun and self._is_in_training_thread():
+            self.draws.begin(user, seed=self.seed, loop=loop, num_taken=num_taken)
+
+    def refuse_untrained(self) -> None:
+        """Where something else begins, or is made of what a loop has counted."""
+        if self.untrained is None or not self.is_on:
+            return
+        (line, loop), self.untrained = self.untrained, None
+        raise TopoutError(
+            f"The DataLoader at {line} was dealt out to ranks, and no backward pass followed.",
+            why="each rank saw only its share, so whatever was counted is not of the whole data",
+            do=f"call model.eval(), or use torch.no_grad(), before the loop at {loop}; where batches are read ahead, "
+            "train on them before another loader begins, the model is evaluated or anything is saved",
+        )
 
     def before_backward(self) -> None:
         line = script_line()
@@ -144,6 +209,8 @@ class Session:
                 do="update with torch.optim, or topout run -n 1",
             )
         self.num_passes += 1
+        self.untrained = None
+        self._thread = get_ident()
         for followed in self._followed:
             followed.averaging_in(self._gradient_group).gradients.begin_backward()
 
@@ -179,6 +246,8 @@ class Session:
             self._leave_the_dead(gather_numbers(living, self._gradient_group))
 
     def before_step(self, optimizer: Any) -> None:
+        if optimizer in self._left_alone:
+            return
         averaged = next((followed.averaged for followed in self._followed if followed.is_of(optimizer)), None)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if averaged is None or (averaged.num_passes == 0 and not all(map(averaged.gradients.holds, gradients))):
@@ -194,19 +263,35 @@ class Session:
     def mode_changed(self, module: Any, *, is_training: bool) -> None:
         """`train()` or `eval()` of the model; of a part of it, such as a frozen BatchNorm, it says nothing."""
         self.has_called_train = self.has_called_train or is_training
-        if not (self.is_on and self._is_trained(module)):
+        if not self.is_on:
             return
-        self._agree_on_the_living()
-        if self._is_the_model(module):
+        is_the_model = False
+        if self._is_trained(module):
+            self._agree_on_the_living()
+            is_the_model = self._is_the_model(module)
+        if is_the_model:
             if self.is_evaluating and is_training:
                 # an evaluation is over, though somebody may hold its iterator for the next
                 self.whole = {number: entry for number, entry in self.whole.items() if not entry[1]}
+                self.draws.end_all()
             self.is_evaluating = not is_training
-            if self.is_evaluating and self._has_begun:
-                self._make_equal(module)
+            if self.is_evaluating:
+                self.refuse_untrained()
             elif self._has_begun:
                 # of a further model: what its optimizer does not hold, too
                 self._equalise([*module.parameters(), *module.buffers()])
+        if self._has_begun and not is_training:
+            self._evaluate_alike(module, is_the_model)
+
+    def _evaluate_alike(self, module: Any, is_the_model: bool) -> None:
+        """Statistics of rank 0, as with DDP; those of an averaged copy, too. And proof that the model is one."""
+        buffers = list(module.buffers())
+        # a layer by itself is frozen, whole numbers are masks and positions: neither says that a model is evaluated
+        is_a_copy = next(module.children(), None) is not None and any(map(torch.is_floating_point, buffers))
+        if is_the_model or (is_a_copy and self._is_in_training_thread()):
+            replicas.broadcast_many(buffers)
+        if is_the_model:
+            self._prove_equal(list(module.parameters()))
 
     def _is_trained(self, module: Any) -> bool:
         """In part at least; of any other module a rank may change the mode by itself."""
@@ -219,25 +304,28 @@ class Session:
         held = sum(sizes.get(id(parameter), 0) for parameter in module.parameters())
         return bool(2 * held > sum(sizes.values()) > 0)
 
-    def _make_equal(self, module: Any) -> None:
-        """One model on all ranks: BatchNorm's statistics of rank 0, as with DDP; and proof that the rest is equal."""
-        for buffer in module.buffers():
-            self._broadcast(buffer)
-        total = sum((p.detach().double().sum() for p in module.parameters()), torch.zeros((), dtype=torch.float64))
-        mine = int(total.cpu().reshape(1).view(torch.int64)) if isinstance(total, torch.Tensor) else 0
-        other = self.first_that_differs(mine)
+    def _prove_equal(self, parameters: list[Any]) -> None:
+        self._num_proved = self.num_passes
+        other = self.first_that_differs(replicas.fingerprint(parameters))
         if other is not None:
-            raise TopoutError(
-                f"At {script_line()} rank {other} has other parameters than rank 0.",
-                why="something depends on the rank's own batches, such as a learning rate or a skipped step",
-                do="make it depend on what is equal on all ranks, or topout run -n 1",
-            )
+            raise _other_parameters(f"At {script_line()}", other)
+
+    def script_ended(self) -> None:
+        """The last look at what no later loader or evaluation would find."""
+        if not (self.is_on and self._has_begun and dist.is_initialized()):
+            return
+        self.refuse_untrained()
+        if self.num_passes == self._num_proved:
+            # what a script does to a model that it has evaluated is its own affair
+            return
+        other = replicas.first_that_differed(replicas.fingerprint(self._parameters()))
+        if other is not None:
+            raise _other_parameters("When the script had ended", other)
 
     def first_that_differs(self, number: int) -> int | None:
         """The first rank that has another number than rank 0; all ranks ask together."""
         self.place()
-        rows = gather_numbers([number], dist.group.WORLD)
-        return next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+        return replicas.first_that_differs(number)
 
     def mean(self, value: float) -> float:
         total = torch.tensor([value], dtype=torch.float64)
@@ -258,3 +346,17 @@ class Session:
     def _tell(self, text: str) -> None:
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(text + "\n")
+
+
+def _has_parameters(optimizer: Any) -> bool:
+    return any(isinstance(tensor, torch.nn.Parameter) for group in optimizer.param_groups for tensor in group["params"])
+
+
+def _other_parameters(where: str, rank: int) -> TopoutError:
+    return TopoutError(
+        f"{where} rank {rank} has other parameters than rank 0.",
+        why="something depends on the rank's own batches, such as a learning rate or a skipped step, or on random "
+        "numbers drawn after the first batch: layers initialised again, noise on weights or gradients",
+        do="make it depend on what is equal on all ranks, such as a torch.Generator with a seed of its own, or "
+        "topout run -n 1",
+    )

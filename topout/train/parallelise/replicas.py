@@ -1,0 +1,86 @@
+"""Whether all ranks hold the same values, told by one number of each, and rank 0's values on all of them."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from topout.train.fusion.agreement import gather_numbers
+
+_MOST_WAITED = timedelta(seconds=30)
+"""For ranks that are still in their scripts when rank 0's has ended."""
+_MOST_IN_ONE_PIECE = 1 << 18
+"""Elements; larger ones are worth a collective of their own, and no copy."""
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def fingerprint(tensors: Iterable[Any]) -> int:
+    """Their bits added up as whole numbers: neither the order nor the number of threads changes such a sum."""
+    by_device: dict[Any, Any] = {}
+    for tensor in tensors:
+        by_device[tensor.device] = by_device.get(tensor.device, 0) + _bits(tensor).sum(dtype=torch.int64)
+    total = sum(int(found) for found in by_device.values())
+    return (total + 2**63) % 2**64 - 2**63
+
+
+def _bits(tensor: Any) -> Any:
+    values = tensor.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    return values.contiguous().view(_WHOLE[values.element_size()])
+
+
+def first_that_differs(number: int) -> int | None:
+    """The first rank that has another number than rank 0; all ranks ask together."""
+    return _first_other([row[0] for row in gather_numbers([number], dist.group.WORLD)])
+
+
+def first_that_differed(number: int) -> int | None:
+    """As rank 0 finds it when its script has ended; the others only leave their numbers, and None comes back.
+
+    Through the store: a rank that is not there any more, or never ends, must not be waited for without a limit.
+    """
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    names = [f"parameters at the end of rank {other}" for other in range(dist.get_world_size())]
+    try:
+        store.set(names[rank], str(number))
+        if rank > 0:
+            return None
+        store.wait(names, _MOST_WAITED)
+        return _first_other([int(found) for found in store.multi_get(names)])
+    except RuntimeError:
+        # the store's own errors are of that kind
+        return None
+
+
+def _first_other(numbers: list[int]) -> int | None:
+    return next((rank for rank, found in enumerate(numbers) if found != numbers[0]), None)
+
+
+def broadcast(tensors: Iterable[Any]) -> None:
+    """Those of rank 0, one after the other."""
+    for tensor in tensors:
+        whole = tensor.detach().contiguous()
+        dist.broadcast(whole, 0)
+        if whole.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(whole)
+
+
+def broadcast_many(tensors: Iterable[Any]) -> None:
+    """Those of rank 0, small ones in one piece for each kind: a network has hundreds of statistics of a few bytes."""
+    kinds: dict[Any, list[Any]] = {}
+    for tensor in tensors:
+        if tensor.numel() > _MOST_IN_ONE_PIECE:
+            broadcast([tensor])
+        else:
+            kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for members in kinds.values():
+        flat = torch.cat([member.detach().reshape(-1) for member in members])
+        dist.broadcast(flat, 0)
+        parts = flat.split([member.numel() for member in members])
+        for member, part in zip(members, parts, strict=True):
+            # past autograd's version counter: a graph made before may still run backward through these
+            member.data.copy_(part.view(member.shape))
