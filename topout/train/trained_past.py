@@ -19,11 +19,12 @@ import torch
 import torch.distributed as dist
 
 from topout.schema.errors import TopoutError
+from topout.train.store_notes import await_all, leave
 
 _LOOK_EVERY = 64
 """Steps; before, at those of which the powers of two count: most scripts do it from the first on, or never."""
 _MOST_TENSORS, _MOST_VALUES = 16, 65536
-_WAIT_S = 30.0
+_WAIT = timedelta(seconds=30)
 """Ranks that do not meet in backward may be far apart; who comes last has what all others said."""
 
 _SYNC = "require_forward_param_sync"
@@ -117,19 +118,14 @@ def _print_of(tensor: Any) -> int:
 
 
 def _exchanged(mine: list[list[int]], ddp: Any) -> dict[int, list[list[int]]]:
-    """What each rank said, by rank from 0 on; nothing where one does not come.
-
-    Through the store: in a collective ranks would wait for ever for one that goes another way.
-    """
+    """What each rank said, by rank from 0 on; nothing where one does not come."""
     if not dist.is_initialized():
         return {}
     number, group = next(_exchanges), dist.get_process_group_ranks(ddp.process_group)
-    keys = [f"topout/trained past/{number}/{rank}" for rank in group]
+    subject = f"trained past/{number}"
     try:
-        store = dist.distributed_c10d._get_default_store()
-        store.set(keys[dist.get_group_rank(ddp.process_group, dist.get_rank())], json.dumps(mine))
-        store.wait(keys, timedelta(seconds=_WAIT_S))
-        return {rank: json.loads(store.get(key)) for rank, key in enumerate(keys)}
+        leave(subject, json.dumps(mine))
+        return dict(enumerate(map(json.loads, await_all(subject, group, _WAIT))))
     except RuntimeError:
         _silent.add(number)
         return {}

@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 
 from topout.train.fusion.agreement import gather_numbers
+from topout.train.store_notes import await_all, leave
 
+_AT_THE_END = "parameters at the end"
 _MOST_WAITED = timedelta(seconds=30)
 """For ranks that are still in their scripts when rank 0's has ended."""
 _MOST_IN_ONE_PIECE = 1 << 18
@@ -40,18 +42,16 @@ def first_that_differs(number: int) -> int | None:
 def first_that_differed(number: int) -> int | None:
     """As rank 0 finds it when its script has ended; the others only leave their numbers, and None comes back.
 
-    Through the store: a rank that is not there any more, or never ends, must not be waited for without a limit.
+    A rank may not be there any more, or never end.
     """
-    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
-    names = [f"parameters at the end of rank {other}" for other in range(dist.get_world_size())]
     try:
-        store.set(names[rank], str(number))
-        if rank > 0:
+        leave(_AT_THE_END, str(number))
+        if dist.get_rank() > 0:
             return None
-        store.wait(names, _MOST_WAITED)
-        return _first_other([int(found) for found in store.multi_get(names)])
+        return _first_other(
+            [int(found) for found in await_all(_AT_THE_END, range(dist.get_world_size()), _MOST_WAITED)]
+        )
     except RuntimeError:
-        # the store's own errors are of that kind
         return None
 
 
