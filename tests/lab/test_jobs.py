@@ -245,6 +245,19 @@ def test_each_task_runs_the_words_that_it_was_given(
         assert environment["RANK"] == str(number)
 
 
+def test_programs_of_one_mpirun_may_differ(slurm: Slurm, tmp_path: Path) -> None:
+    for name in ("tell", "other"):
+        (tmp_path / f"{name}.py").write_text(TELL)
+    each = [["-np", "1", "-host", host, *ways.TOPOUT, "run", f"{name}.py", name]
+            for host, name in (("n1", "tell"), ("n2", "other"))]  # fmt: skip
+    words = ["mpirun.openmpi", *each[0], ":", *each[1]]
+    process = slurm.nodes[0].popen(words, cwd=tmp_path)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert [told(tmp_path, 0, host)[0] for host in ("n1", "n2")] == [["tell"], ["other"]]
+    assert any("task 1 runs other.py, not tell.py" in note for note in only_run(tmp_path)["notes"])
+
+
 def test_tasks_that_are_not_as_many_as_asked_for_are_an_error(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(TELL)
     ended = ways.run("srun for every rank", slurm, tmp_path, "run", "--per-node", "2", "tell.py")
