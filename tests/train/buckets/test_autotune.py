@@ -276,7 +276,7 @@ from topout.train.link import Link
 from topout.train.prepared import update
 update.WORTH_BYTES = 0
 autotune.measure = lambda place: Link(alpha_s=1e-5, bytes_per_s=1e9, busy_share=BUSY)
-autotune.trial.choose = lambda times_s, num_candidates: Choice(candidate=FINE, step_s=0.9, default_s=1.0)
+autotune.trial.choose = lambda times_s, num_candidates, default: Choice(candidate=FINE, step_s=0.9, default_s=1.0)
 torch.set_num_threads(THREADS)
 optimizer = torch.optim.SGD(net.parameters(), 0.01)
 model, optimizer = ctx.wrap(net, optimizer, **OPTIONS)
@@ -324,7 +324,7 @@ from topout.train.buckets.trial import Choice
 from topout.train.link import Link
 # a link so slow that half of the bytes is half of the time
 autotune.measure = lambda place: Link(alpha_s=1e-4, bytes_per_s=1e7, busy_share=0.1)
-autotune.trial.choose = lambda times_s, count: Choice(candidate=count - 1, step_s=0.5, default_s=1.0)
+autotune.trial.choose = lambda times_s, count, default: Choice(candidate=count - 1, step_s=0.5, default_s=1.0)
 ctx = topout.init()
 torch.manual_seed(0)
 model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])

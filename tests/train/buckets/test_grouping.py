@@ -1,11 +1,13 @@
 """The plan of groups is the best there is, checked against every plan of small cases."""
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topout.train.buckets.grouping import NEAR_ENOUGH, Gradient, fine, finish_s, group_bytes, plan
+from topout.train.buckets.autotune import is_sooner_in_fine
+from topout.train.buckets.grouping import NEAR_ENOUGH, Gradient, as_ddp, fine, finish_s, group_bytes, plan
 from topout.train.link import Link, link_between
 
 MIB = 1 << 20
@@ -105,3 +107,20 @@ def test_the_line_goes_through_both_messages() -> None:
     link = link_between(0.0001, 0.0361)
     assert abs(link.time_s(4096) - 0.0001) < 1e-6
     assert abs(link.time_s(4 << 20) - 0.0361) < 1e-6
+
+
+def test_ddps_own_groups_end_with_the_gradient_that_fills_them() -> None:
+    sizes = (MIB // 2, MIB // 2, 20 * MIB, 4 * MIB, MIB, 3 * MIB)
+    assert as_ddp(gradients(*[(size, 0.0) for size in sizes])) == (2, 5, 6)
+    assert as_ddp(gradients((2 * MIB, 0.0))) == (1,)
+    assert as_ddp(gradients((1, 0.0), (1, 0.0))) == (2,)
+
+
+def test_small_groups_are_expected_where_much_is_left_for_after_backward() -> None:
+    many = gradients(*[(16 << 10, 0.001 * number) for number in range(100)])
+    slow = Link(alpha_s=2e-4, bytes_per_s=50e6, busy_share=0.1)
+    assert is_sooner_in_fine(many, slow)
+    # the processor that computes is the link
+    assert not is_sooner_in_fine(many, replace(slow, busy_share=0.9))
+    # nothing of it shows
+    assert not is_sooner_in_fine(many, replace(slow, bytes_per_s=1e9))

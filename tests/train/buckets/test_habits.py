@@ -14,7 +14,7 @@ from topout.train.link import Link
 # a machine that is busy measures another link each time, and chooses something else
 autotune.measure = lambda place: Link(alpha_s=1e-5 if PREPARES else 1e-4, bytes_per_s=1e9, busy_share=0.1)
 chosen = Choice(candidate=0 if PREPARES else 1, step_s=0.9, default_s=1.0)
-autotune.trial.choose = lambda times_s, num_candidates: chosen
+autotune.trial.choose = lambda times_s, num_candidates, default: chosen
 from topout.train.prepared import update as prepared_update
 prepared_update.WORTH_BYTES = 0
 ctx = topout.init()

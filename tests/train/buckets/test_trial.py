@@ -1,4 +1,4 @@
-"""The default stays unless another grouping beats it in every round, and clearly."""
+"""What comes first stays unless another grouping beats it in every round, or beyond doubt."""
 
 from topout.train.buckets import trial
 
@@ -19,8 +19,21 @@ def test_the_quickest_in_every_round_is_chosen() -> None:
     assert abs(choice.gain_share - (1 - 1.7 / 2.1)) < 1e-12
 
 
-def test_one_that_lost_a_round_is_not_chosen_however_well_it_did_in_the_other() -> None:
-    assert trial.choose(times([1.0, 0.5], [1.0, 1.01]), 2).candidate == 0
+def test_one_that_lost_a_round_is_not_chosen_for_a_little() -> None:
+    assert trial.choose(times([1.0, 0.92], [1.0, 1.01]), 2).candidate == 0
+
+
+def test_a_round_in_which_the_machine_was_slower_does_not_lose_what_is_beyond_doubt() -> None:
+    assert trial.choose(times([1.0, 0.8], [1.0, 1.01]), 2).candidate == 1
+
+
+def test_the_gain_is_told_of_ddps_own_groups_wherever_they_stand() -> None:
+    choice = trial.choose(times([0.9, 1.0, 0.95], [0.9, 1.0, 0.95]), 3, default=1)
+    assert choice.candidate == 0
+    assert abs(choice.gain_share - 0.1) < 1e-12
+    beaten_by_little = trial.choose(times([1.0, 0.995], [1.0, 0.995]), 2, default=1)
+    assert beaten_by_little.candidate == 0
+    assert beaten_by_little.gain_share < 0
 
 
 def test_less_than_a_hundredth_is_noise() -> None:

@@ -46,7 +46,7 @@ def take_step(ctx, model, optimizer, number):
 def main(folder, steps, every, wrap, choice=None, busy=0.9, two_hosts=False, own_hook=False):
     torch.set_num_threads(1)
     autotune.measure = lambda place: Link(alpha_s=1e-4, bytes_per_s=1e8, busy_share=busy)
-    autotune.trial.choose = lambda times_s, num: Choice(candidate=choice, step_s=0.9, default_s=1.0)
+    autotune.trial.choose = lambda times_s, num, default: Choice(candidate=choice, step_s=0.9, default_s=1.0)
     update.WORTH_BYTES = 0
     if two_hosts:
         os.environ["LOCAL_WORLD_SIZE"] = "2"

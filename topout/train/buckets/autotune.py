@@ -25,7 +25,7 @@ import torch
 
 from topout.train.buckets import trial
 from topout.train.buckets.assignment import Assignment
-from topout.train.buckets.grouping import Gradient, fine, group_bytes, plan
+from topout.train.buckets.grouping import Gradient, as_ddp, fine, finish_s, group_bytes, plan
 from topout.train.buckets.guest import Attached, Guest, Registration, attached, weakly
 from topout.train.buckets.handover import PACE_S, Handover
 from topout.train.buckets.ready import ReadyTimes
@@ -194,8 +194,10 @@ class Autotune:
         prepares = self._may_prepare(link)
         by_cpu = self._place.device.type == "cpu"
         self._candidates = candidates(gradients, link, self._hooks, by_cpu=by_cpu, prepares=prepares)
-        if self._plain is not None or any(one.prepares for one in self._candidates):
-            # what follows the last group is not hidden, so that one had better be small: `fine` stays unless beaten
+        # what follows the last group is not hidden, so that one had better be small
+        hides_less = self._plain is not None or any(one.prepares for one in self._candidates)
+        if hides_less or (by_cpu and is_sooner_in_fine(gradients, link)):
+            # `fine` stays unless beaten
             self._candidates[:2] = self._candidates[1::-1]
         self._turns = trial.turns(len(self._candidates))
         self._begin_block()
@@ -309,9 +311,9 @@ class Autotune:
         is_paired = all_agree(self._is_paired, self._place)
         slowest = [max(steps) for steps in zip(*told, strict=True)]
         order = [number for number, _ in self._times_s]
-        choice = trial.choose(list(zip(order, slowest, strict=True)), len(self._candidates))
-        self.gain_share = choice.gain_share
         default = next(number for number, one in enumerate(self._candidates) if one.limits is None)
+        choice = trial.choose(list(zip(order, slowest, strict=True)), len(self._candidates), default)
+        self.gain_share = choice.gain_share
         self._settle(self._candidates[choice.candidate if is_paired else default])
 
     def _settle(self, grouping: Grouping, *, from_memory: bool = False, assignment: Assignment | None = None) -> None:
@@ -337,7 +339,7 @@ class Autotune:
             how += ", updates computed meanwhile"
         if from_memory:
             return f"topout: gradients are averaged in {groups}{how}, as chosen in an earlier run"
-        if not self.gain_share:
+        if self.gain_share is None or self.gain_share < trial.WORTH_A_CHANGE:
             return f"topout: gradients are averaged in {groups}{how}; no other choice made the step shorter"
         return f"topout: gradients are averaged in {groups}{how}: the step is {self.gain_share:.0%} shorter (measured)"
 
@@ -353,6 +355,12 @@ def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:
     kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
     num_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     return len(kinds) == 1 and len(parameters) > 1 and num_bytes > SMALLEST_BYTES and can_regroup(ddp)
+
+
+def is_sooner_in_fine(gradients: Sequence[Gradient], link: Link) -> bool:
+    """As the model has it, clearly; it is to be believed where the link leaves the processor to backward."""
+    own_s, fine_s = (finish_s(gradients, ends, link) for ends in (as_ddp(gradients), fine(gradients, link)))
+    return link.busy_share < BUSY_LINK and fine_s < (1 - trial.BEYOND_DOUBT) * own_s
 
 
 def candidates(

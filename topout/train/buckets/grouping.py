@@ -27,6 +27,7 @@ FULL_RATE = 16.0
 FIRST_SHARES = (0.25, 0.5)
 """Sizes of the first groups beside the others of `fine`, where the link is what takes longest: it stands idle until
 the first one is ready. Elsewhere every group is work for a processor that is busy, and these are no gain."""
+DDP_FIRST_BYTES, DDP_BYTES = 1 << 20, 25 << 20
 MOST_GROUPS = 64
 MOST_BOUNDARIES = 512
 
@@ -75,6 +76,17 @@ def plan(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:
         found.append(int(ends[end]))
         end, count = int(begins[count, end]), count - 1
     return tuple(reversed(found))
+
+
+def as_ddp(gradients: Sequence[Gradient]) -> tuple[int, ...]:
+    """DDP's own groups: a group ends with the gradient that fills it, the first one sooner."""
+    ends, size, limit = [], 0, DDP_FIRST_BYTES
+    for number, gradient in enumerate(gradients, start=1):
+        size += gradient.num_bytes
+        if size >= limit or number == len(gradients):
+            ends.append(number)
+            size, limit = 0, DDP_BYTES
+    return tuple(ends)
 
 
 def fine(gradients: Sequence[Gradient], link: Link) -> tuple[int, ...]:

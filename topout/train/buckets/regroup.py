@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from topout.train.buckets.assignment import Assignment, given, note
+from topout.train.buckets.grouping import DDP_BYTES
 
 Hook = tuple[Any, Callable[..., Any]]
-
-_DEFAULT_BYTES = 25 << 20
-"""DDP's own limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,7 @@ def regroup(
 ) -> None:
     caps = tuple(limits or ())
     ddp.bucket_bytes_cap_list = list(caps)
-    ddp.bucket_bytes_cap = max(caps, default=_DEFAULT_BYTES)
+    ddp.bucket_bytes_cap = max(caps, default=DDP_BYTES)
     ddp.bucket_bytes_cap_default = not caps
     if hasattr(ddp, "_bucket_config"):
         # newer torch reads it here, and only shows it there
