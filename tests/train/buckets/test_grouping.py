@@ -119,8 +119,16 @@ def test_ddps_own_groups_end_with_the_gradient_that_fills_them() -> None:
 def test_small_groups_are_expected_where_much_is_left_for_after_backward() -> None:
     many = gradients(*[(16 << 10, 0.001 * number) for number in range(100)])
     slow = Link(alpha_s=2e-4, bytes_per_s=50e6, busy_share=0.1)
-    assert is_sooner_in_fine(many, slow)
-    # the processor that computes is the link
-    assert not is_sooner_in_fine(many, replace(slow, busy_share=0.9))
+    assert is_sooner_in_fine(many, slow, is_crowded=True)
+    assert is_sooner_in_fine(many, slow, is_crowded=False)
     # nothing of it shows
-    assert not is_sooner_in_fine(many, replace(slow, bytes_per_s=1e9))
+    assert not is_sooner_in_fine(many, replace(slow, bytes_per_s=1e9), is_crowded=True)
+
+
+def test_fewer_groups_are_expected_to_be_less_work_where_the_processor_that_computes_is_the_link() -> None:
+    many = gradients(*[(16 << 10, 0.001 * number) for number in range(100)])
+    loopback = Link(alpha_s=1e-4, bytes_per_s=1.5e9, busy_share=0.95)
+    assert len(fine(many, loopback)) == 1
+    assert is_sooner_in_fine(many, loopback, is_crowded=True)
+    assert not is_sooner_in_fine(many, loopback, is_crowded=False)
+    assert not is_sooner_in_fine(many, replace(loopback, alpha_s=1e-5), is_crowded=True)

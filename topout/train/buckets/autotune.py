@@ -196,7 +196,8 @@ class Autotune:
         self._candidates = candidates(gradients, link, self._hooks, by_cpu=by_cpu, prepares=prepares)
         # what follows the last group is not hidden, so that one had better be small
         hides_less = self._plain is not None or any(one.prepares for one in self._candidates)
-        if hides_less or (by_cpu and is_sooner_in_fine(gradients, link)):
+        is_crowded = all_agree(not _has_one_to_spare(), self._place)
+        if hides_less or (by_cpu and is_sooner_in_fine(gradients, link, is_crowded=is_crowded)):
             # `fine` stays unless beaten
             self._candidates[:2] = self._candidates[1::-1]
         self._turns = trial.turns(len(self._candidates))
@@ -220,8 +221,8 @@ class Autotune:
 
     def _may_prepare(self, link: Link) -> bool:
         """Where a processor has nothing else to do meanwhile: the link leaves it idle, or the rank has one to spare."""
-        has_one_to_spare = len(os.sched_getaffinity(0)) > torch.get_num_threads()
-        return all_agree(self._prepared is not None and (link.busy_share < BUSY_LINK or has_one_to_spare), self._place)
+        is_idle = link.busy_share < BUSY_LINK or _has_one_to_spare()
+        return all_agree(self._prepared is not None and is_idle, self._place)
 
     def _begin_block(self) -> None:
         self._regroup(self._candidates[self._turns[len(self._times_s)]])
@@ -357,10 +358,18 @@ def is_worth_tuning(ddp: Any, parameters: Sequence[Any]) -> bool:
     return len(kinds) == 1 and len(parameters) > 1 and num_bytes > SMALLEST_BYTES and can_regroup(ddp)
 
 
-def is_sooner_in_fine(gradients: Sequence[Gradient], link: Link) -> bool:
-    """As the model has it, clearly; it is to be believed where the link leaves the processor to backward."""
-    own_s, fine_s = (finish_s(gradients, ends, link) for ends in (as_ddp(gradients), fine(gradients, link)))
-    return link.busy_share < BUSY_LINK and fine_s < (1 - trial.BEYOND_DOUBT) * own_s
+def is_sooner_in_fine(gradients: Sequence[Gradient], link: Link, *, is_crowded: bool) -> bool:
+    """Expected before it is measured; `is_crowded`: no rank has a core beside those that compute."""
+    own, small = as_ddp(gradients), fine(gradients, link)
+    if link.busy_share < BUSY_LINK:
+        # the model is to be believed where the link leaves the processor to backward
+        return finish_s(gradients, small, link) < (1 - trial.BEYOND_DOUBT) * finish_s(gradients, own, link)
+    # who computes also carries: nothing is hidden, and every message is work
+    return is_crowded and len(small) < len(own)
+
+
+def _has_one_to_spare() -> bool:
+    return len(os.sched_getaffinity(0)) > torch.get_num_threads()
 
 
 def candidates(
