@@ -31,6 +31,21 @@ print(json.dumps([is_heard, world_size, again.get(f"said by {1 - rank}").decode(
 ctx.close()
 """
 
+REJOIN = """
+import torch
+import torch.distributed as dist
+from topout.train.joining import join
+
+sums = []
+for _ in range(5):
+    join(torch.device("cpu"))
+    mine = torch.ones(1)
+    dist.all_reduce(mine, group=dist.new_group())
+    sums.append(mine.item())
+    dist.destroy_process_group()
+print(sums)
+"""
+
 
 def choices(gpus):
     store = dist.HashStore()
@@ -73,6 +88,11 @@ def test_a_gpu_that_the_script_chose_before_it_joined_is_kept(monkeypatch, envir
 def test_ranks_meet_in_a_store_that_no_other_address_of_the_host_answers_for(run_ranks, address):
     ranks = run_ranks(MEET, 2, env={"MASTER_ADDR": address})
     assert [ended.said for ended in ranks] == [[False, 2, "1"], [False, 2, "0"]], ranks[0].stderr + ranks[1].stderr
+
+
+def test_ranks_that_left_can_join_again_though_not_all_at_one_moment(run_ranks):
+    ranks = run_ranks(REJOIN, 2, timeout=60)
+    assert [ended.said for ended in ranks] == [[2.0] * 5] * 2, ranks[0].stderr + ranks[1].stderr
 
 
 @pytest.mark.parametrize("address", ["n1.cluster", "192.0.2.1"])

@@ -7,6 +7,7 @@ one GPU can then run what a cluster will. Not for scripts that choose a backend 
 import os
 import socket
 import sys
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,10 @@ BOTH = "cpu:gloo,cuda:nccl"
 _MEETING_TIMEOUT = timedelta(minutes=30)
 _MOST_WAITING = 1024
 """Connections that the kernel keeps until the store has taken them."""
+_PLACE = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
+_met: dict[tuple[str, ...], tuple[Any, int, int]] = {}
+"""By what the environment says. A rank may leave and join again: one that comes later must find the same store."""
+_num_joined: Counter[tuple[str, ...]] = Counter()
 
 
 def join(
@@ -32,8 +37,14 @@ def join(
 ) -> None:
     """Without a store, ranks meet by torch's environment variables."""
     if store is None:
-        store, rank, world_size = _meet(rank, world_size, timeout or _MEETING_TIMEOUT)
+        place = (str(rank), str(world_size), *(os.environ.get(name, "") for name in _PLACE))
+        if place not in _met:
+            _met[place] = _meet(rank, world_size, timeout or _MEETING_TIMEOUT)
+        store, rank, world_size = _met[place]
         store.set_timeout(timeout or _MEETING_TIMEOUT)
+        _num_joined[place] += 1
+        # addresses of an earlier group would be taken for those of this one
+        store = dist.PrefixStore(str(_num_joined[place]), store)
     store = dist.PrefixStore("topout", store)
     chosen = backend or choose_backend(_identity(device), store, rank, world_size)
     gloo_threads.install(dist.distributed_c10d)
