@@ -96,11 +96,11 @@ def unused(model, is_first):
     return flat(model)
 
 
-def sparse(half):
+def sparse(half, kind=torch.optim.SGD, **options):
     torch.manual_seed(1)
     model = nn.Embedding(6, 2, sparse=True)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    for _ in range(2):
+    optimizer = hvd.DistributedOptimizer(kind(model.parameters(), lr=0.1), **options)
+    for _ in range(3):
         optimizer.zero_grad()
         model(torch.tensor([0, 1, 1, 2, 3, 1, 1, 5])[half]).square().sum().backward()
         optimizer.step()
@@ -276,6 +276,7 @@ def main():
         torch.manual_seed(5)
         found["unused"] = unused(nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 3), nn.Linear(1, 1)]), rank == 0)
         found["sparse"] = sparse(half)
+        found["sparse as dense"] = sparse(half, torch.optim.SparseAdam, sparse_as_dense=True)
         found["optimizer state"] = optimizer_state(rank)
         changes_between_passes()
     found["grown"] = {again: grown(half, again == "wrapped again") for again in ("wrapped once", "wrapped again")}

@@ -52,7 +52,7 @@ def test_clipping_after_synchronize_clips_the_averaged_gradient(found) -> None:
     torch.testing.assert_close(torch.tensor(found[0]["clipped"]), alone(clip=0.05), atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("mode", [*MODES, "fp16", "clipped", "unused", "sparse"])
+@pytest.mark.parametrize("mode", [*MODES, "fp16", "clipped", "unused", "sparse", "sparse as dense"])
 def test_replicas_are_equal_to_the_last_bit(found, mode) -> None:
     assert found[0][mode] == found[1][mode]
 
@@ -103,15 +103,16 @@ def test_a_layer_that_one_rank_leaves_out_counts_there_as_zeros(found) -> None:
     torch.testing.assert_close(torch.tensor(found[0]["unused"]), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_sparse_gradients_add_up_row_by_row(found) -> None:
+@pytest.mark.parametrize(("mode", "kind"), [("sparse", torch.optim.SGD), ("sparse as dense", torch.optim.SparseAdam)])
+def test_sparse_gradients_add_up_row_by_row_and_stay_sparse(found, mode, kind) -> None:
     torch.manual_seed(1)
-    model = nn.Embedding(6, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(2):
+    model = nn.Embedding(6, 2, sparse=True)
+    optimizer = kind(model.parameters(), lr=0.1)
+    for _ in range(3):
         optimizer.zero_grad()
         (model(torch.tensor([0, 1, 1, 2, 3, 1, 1, 5])).square().sum() / 2).backward()
         optimizer.step()
-    torch.testing.assert_close(torch.tensor(found[0]["sparse"]), model.weight.detach().reshape(-1))
+    torch.testing.assert_close(torch.tensor(found[0][mode]), model.weight.detach().reshape(-1))
 
 
 def test_the_roots_options_and_moments_reach_all_ranks(found) -> None:

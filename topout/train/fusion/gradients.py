@@ -63,6 +63,8 @@ class FusedGradients:
         self._slots: dict[int, tuple[int, int]] = {}
         """Number of a parameter -> number of its bucket, place in it; sparse ones have none."""
         self._sparse: list[int] = []
+        self._as_dense: list[int] = []
+        """Sparse ones that travel among the others and are sparse again for the optimizer."""
         self._num_issued = 0
         self._stale: set[int] = set()
         self._on_late_change = on_late_change
@@ -169,6 +171,8 @@ class FusedGradients:
                 )
                 if not is_nowhere and parameter.grad is not bucket.views[place]:
                     parameter.grad = bucket.views[place]
+        for number in self._as_dense:
+            self._parameters[number].grad = self._parameters[number].grad.to_sparse(1)
         self._reduce_sparse()
         self._begin_step()
 
@@ -228,7 +232,8 @@ class FusedGradients:
         if self._buckets is not None:
             return self._buckets
         self._refuse_other_models()
-        self._sparse = self._sparse_somewhere()
+        sparse = self._sparse_somewhere()
+        self._sparse, self._as_dense = (sparse, []) if self._is_sparse_kept else ([], sparse)
         groups = gather_in(self._groups(), self.group)[0]
         world_size = dist.get_world_size(self.group)
         self._buckets = [
@@ -261,8 +266,6 @@ class FusedGradients:
         return [group for members in found if (group := [number for number in members if number in dense])]
 
     def _sparse_somewhere(self) -> list[int]:
-        if not self._is_sparse_kept:
-            return []
         mine = [int(parameter.grad is not None and parameter.grad.is_sparse) for parameter in self._parameters]
         rows = agreement.gather_numbers(mine or [0], self.group)
         return [number for number in range(len(mine)) if any(row[number] for row in rows)]
