@@ -92,6 +92,14 @@ found["half"] = [str(out.dtype), bool(out.isfinite().all()), half.running_mean.i
 
 found["other shapes"] = problem(hvd.allreduce, torch.ones(rank + 1))
 found["other types"] = problem(hvd.allreduce, torch.ones(1, dtype=torch.float64 if rank else torch.float32))
+for name, call in {
+    "broadcast": lambda: hvd.broadcast(mine, root_rank=rank),
+    "broadcast_": lambda: hvd.broadcast_(mine, root_rank=rank),
+    "broadcast_parameters": lambda: hvd.broadcast_parameters([mine], root_rank=rank),
+    "broadcast_object": lambda: hvd.broadcast_object(rank, root_rank=rank),
+}.items():
+    found[f"other roots, {name}"] = problem(call)
+found["no rows"] = problem(hvd.reducescatter, torch.tensor(1.0))
 found["adasum"] = problem(hvd.allreduce, mine, op=hvd.Adasum)
 found["both"] = problem(hvd.allreduce, mine, average=True, op=hvd.Sum)
 found["models"] = problem(hvd.broadcast_parameters, {"a": torch.ones(rank + 1)}, 0)

@@ -114,6 +114,11 @@ def different(why: str) -> str:
     [
         ("other shapes", "HorovodInternalError: allreduce: ranks passed tensors of different shapes: [[1], [2]]"),
         ("other types", "HorovodInternalError: ranks passed tensors of different types: ['float32', 'float64']"),
+        *(
+            (f"other roots, {name}", f"HorovodInternalError: {name}: ranks passed different root ranks: [0, 1]")
+            for name in ("broadcast", "broadcast_", "broadcast_parameters", "broadcast_object")
+        ),
+        ("no rows", "ValueError: reducescatter: a tensor without dimensions has no rows"),
         ("adasum", "TopoutError: op=hvd.Adasum is not served."),
         ("both", "ValueError: The op parameter supersedes average."),
         ("models", different("tensor 0 is «a, (1,), torch.float32» on rank 0 and «a, (2,), torch.float32» on rank 1")),

@@ -12,7 +12,7 @@ from topout.schema.errors import TopoutError
 from topout.train.exchange import carrier
 from topout.train.fusion.agreement import first_difference, gather_numbers
 from topout.train.horovod.objects import packed, refusal, unpacked
-from topout.train.horovod.operations import broadcast_async_, synchronize
+from topout.train.horovod.operations import broadcast_async_, same_root, synchronize
 from topout.train.horovod.process_sets import ProcessSet, global_process_set, group_of
 from topout.train.horovod.world import rank
 
@@ -26,6 +26,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
     else:
         raise ValueError(f"invalid params of type: {type(params)}")
     tensors = [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
+    same_root(root_rank, "broadcast_parameters", group_of(global_process_set))
     _refuse_other_tensors(tensors)
     handles = [broadcast_async_(value, root_rank, name) for name, value in tensors]
     for handle in handles:
@@ -126,6 +127,7 @@ def broadcast_object(
     """The root's object, equal but not identical on the others."""
     group = group_of(process_set)
     device = carrier(group)
+    same_root(root_rank, "broadcast_object", group)
     is_root = rank() == root_rank
     raw = packed(obj) if is_root else b""
     length = torch.tensor([_REFUSED if raw is None else len(raw)], dtype=torch.int64, device=device)

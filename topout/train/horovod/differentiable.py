@@ -13,7 +13,7 @@ import torch
 from topout.train.fusion.agreement import gather_numbers
 from topout.train.horovod import operations
 from topout.train.horovod.compression import Compression
-from topout.train.horovod.operations import Average, Sum, same_shape, synchronize
+from topout.train.horovod.operations import Average, Sum, same_root, same_shape, synchronize
 from topout.train.horovod.process_sets import ProcessSet, global_process_set, group_of
 from topout.train.horovod.world import rank
 
@@ -119,6 +119,7 @@ class _Broadcast(torch.autograd.Function):  # type: ignore[misc]
 def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
+    same_root(root_rank, "broadcast", group_of(process_set))
     same_shape(tensor, "broadcast", group_of(process_set))
     return _Broadcast.apply(tensor, root_rank, process_set)
 
@@ -126,6 +127,7 @@ def broadcast(
 def broadcast_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
+    same_root(root_rank, "broadcast_", group_of(process_set))
     same_shape(tensor, "broadcast_", group_of(process_set))
     return synchronize(operations.broadcast_async_(tensor, root_rank, name, process_set))
 

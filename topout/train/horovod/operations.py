@@ -247,6 +247,8 @@ def reducescatter_async(
     """Each rank keeps its rows of the reduction; earlier ranks get one more where they do not divide."""
     if op not in (Average, Sum):
         raise ValueError("reducescatter takes op=hvd.Average or op=hvd.Sum")
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter: a tensor without dimensions has no rows to share out")
     whole = torch.empty_like(tensor, requires_grad=False)
     handle = _allreduce(
         [tensor], [whole], None, op, (prescale_factor, postscale_factor), process_set, is_single=True
@@ -302,6 +304,13 @@ def same_shape(tensor: Any, what: str, group: Any) -> None:
     shapes = _described(tensor, group)
     if any(shape != shapes[0] for shape in shapes):
         raise HorovodInternalError(f"{what}: ranks passed tensors of different shapes: {shapes}")
+
+
+def same_root(root_rank: int, what: str, group: Any) -> None:
+    """Where each takes itself for the root, all would send, and keep what they have."""
+    roots = [row[0] for row in gather_numbers([root_rank], group)]
+    if len(set(roots)) > 1:
+        raise HorovodInternalError(f"{what}: ranks passed different root ranks: {roots}")
 
 
 def _described(tensor: Any, group: Any) -> list[list[int]]:
