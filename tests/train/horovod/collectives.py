@@ -62,6 +62,19 @@ for name, came in {"from 1": hvd.broadcast_object(given, 1), "gathered": hvd.all
 found["objects"] = [hvd.broadcast_object({"of": rank}, root_rank=1), hvd.allgather_object("x" * rank)]
 hvd.barrier()
 
+short = torch.tensor([300, rank], dtype=torch.int16)
+found["short"] = [
+    [str(came.dtype), came.tolist()]
+    for came in (
+        hvd.allreduce(short, op=hvd.Sum),
+        hvd.allgather(short[: rank + 1]),
+        hvd.broadcast(short, root_rank=1),
+        hvd.broadcast_(short.clone(), root_rank=1),
+        hvd.alltoall(torch.full((2,), 300, dtype=torch.int16)),
+        hvd.reducescatter(torch.full((2,), 300, dtype=torch.int16), op=hvd.Sum),
+    )
+]
+
 leaf = torch.ones(2, requires_grad=True)
 (hvd.allreduce(leaf, op=hvd.Sum) * (rank + 1)).sum().backward()
 found["through allreduce"] = leaf.grad.tolist()

@@ -85,6 +85,12 @@ def test_numpys_numbers_and_arrays_travel_as_they_are(found, way) -> None:
     assert [one[f"numpy {way}"] for one in found] == [[repr(given), True]] * 2
 
 
+def test_whole_numbers_of_16_bits_travel_as_others_do(found) -> None:
+    values = [600, 1], [300, 300, 1], [300, 1], [300, 1], [300, 300], [600]
+    for one in found:
+        assert one["short"] == [["torch.int16", value] for value in values]
+
+
 def test_a_process_set_reduces_over_its_members_alone(found) -> None:
     assert found[1]["in set"] == [2.0, 4.0]
     assert "in set" not in found[0]

@@ -21,6 +21,8 @@ _REDUCTIONS = {
     Average: dist.ReduceOp.SUM, Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX,
     Product: dist.ReduceOp.PRODUCT,
 }  # fmt: skip
+_CARRIED = {torch.int16: torch.int32}
+"""What travels in place of a type that neither Gloo nor NCCL carries."""
 _pending: dict[int, tuple[list[Any], Callable[[], Any]]] = {}
 """Handle -> works in flight, and what makes the result of them."""
 _last_handle = 0
@@ -86,6 +88,10 @@ def begun(collective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise HorovodInternalError(str(error)) from error
 
 
+def carried(tensor: Any) -> Any:
+    return tensor.to(_CARRIED.get(tensor.dtype, tensor.dtype))
+
+
 def scaled_(tensor: Any, factor: float) -> Any:
     """In place; whole numbers are scaled as Horovod does, through floating point."""
     if factor == 1.0:
@@ -112,7 +118,7 @@ def reduce_async(
         kinds.setdefault((tensor.dtype, tensor.device), []).append(number)
     pending: list[Any] = []
     for members in kinds.values():
-        flat = torch.cat([tensors[number].detach().reshape(-1) for number in members])
+        flat = carried(torch.cat([tensors[number].detach().reshape(-1) for number in members]))
         scaled_(flat, before)
         pending.append((begun(dist.all_reduce, flat, op=_REDUCTIONS[op], group=group), flat, members))
 
@@ -177,13 +183,16 @@ def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSe
     if tensor.dim() == 0:
         tensor = tensor.reshape(1)
     counts = [shape[0] for shape in same_beyond_first(tensor, "allgather", group)]
+    given, tensor = tensor.dtype, carried(tensor)
     padded = tensor.contiguous()
     if tensor.shape[0] < max(counts):
         padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
         padded[: tensor.shape[0]] = tensor
     parts = [torch.empty_like(padded) for _ in counts]
     work = begun(dist.all_gather, parts, padded, group=group)
-    return started([work], lambda: torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]))
+    return started(
+        [work], lambda: torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)]).to(given)
+    )
 
 
 def grouped_allgather_async(
@@ -203,7 +212,7 @@ def broadcast_async_(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     group = group_of(process_set)
-    travelling = tensor.detach()
+    travelling = carried(tensor.detach())
     if not travelling.is_contiguous():
         travelling = travelling.contiguous()
     work = begun(dist.broadcast, travelling, root_rank, group=group)
@@ -235,9 +244,10 @@ def alltoall_async(
     if any(length != num_ranks or total != num_rows for length, total, num_rows, *_ in rows):
         raise ValueError("alltoall: splits must have one entry a rank, and add up to the first dimension, on all ranks")
     received = [row[3 + (process_set.rank() or 0)] for row in rows]
-    output = tensor.new_empty((sum(received), *tensor.shape[1:]))
-    work = begun(dist.all_to_all_single, output, tensor, received, sent, group=group)
-    return started([work], lambda: (output, torch.tensor(received, dtype=torch.int32)))
+    travelling = carried(tensor)
+    output = travelling.new_empty((sum(received), *tensor.shape[1:]))
+    work = begun(dist.all_to_all_single, output, travelling, received, sent, group=group)
+    return started([work], lambda: (output.to(tensor.dtype), torch.tensor(received, dtype=torch.int32)))
 
 
 def reducescatter_async(
