@@ -153,6 +153,15 @@ def test_on_a_processor_operators_count_by_their_own_time(tmp_path: Path) -> Non
     assert measure_device([profile]) is None
 
 
+def test_operators_that_are_mostly_dispatch_are_not_limited_by_memory(tmp_path: Path) -> None:
+    # an operator of 12 us among 88 us of Python and of operators too short to tell
+    short = [_event("cpu_op", "aten::mul", at, at + 2) for at in range(20, 100, 4)]
+    profile = _profile(tmp_path, _event("cpu_op", "aten::add", 0, 12), *short)
+    assert memory_bound_share([profile]) == pytest.approx(12 / 98)
+    # half of the profiled time was no computing, but waiting for batches, say
+    assert memory_bound_share([profile], 0.5) == pytest.approx(12 / 49)
+
+
 def test_nothing_profiled_nothing_told() -> None:
     assert memory_bound_share([]) is None
     assert measure_device([]) is None

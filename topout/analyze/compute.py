@@ -14,6 +14,7 @@ from topout.analyze.evaluations import computes_unseen
 from topout.analyze.steps import Phases
 from topout.schema.hardware import assumed_cpu_flops_per_s, find_device
 from topout.schema.measures import Compute
+from topout.schema.shares import COMPUTE
 from topout.trace.readers.kineto import Profile
 from topout.trace.table import RankTable
 
@@ -33,7 +34,7 @@ def measure_compute(phases: Phases, profiles: Sequence[Profile], shares: Mapping
         peak_origin=peaks[0][1] if peak is not None else None,
         # a peak that was exceeded is no peak, and a share of it says nothing
         model_flops_utilisation=flops_per_s / peak if flops_per_s and peak and flops_per_s <= peak else None,
-        memory_bound_share=memory_bound_share(profiles),
+        memory_bound_share=memory_bound_share(profiles, sum(shares.get(name, 0.0) for name in COMPUTE)),
         host_share=shares["other"] if on_device else None,
     )
 

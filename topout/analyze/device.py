@@ -64,12 +64,20 @@ def measure_device(profiles: Sequence[Profile]) -> Device | None:
     )
 
 
-def memory_bound_share(profiles: Sequence[Profile]) -> float | None:
-    """Of the time in computing kernels (operators, on a processor) the share that streams through memory."""
+def memory_bound_share(profiles: Sequence[Profile], computing_share: float = 1.0) -> float | None:
+    """Of the time in computing kernels (on a processor: of computing) the share that streams through memory.
+
+    `computing_share` is that of the profiled time: on a processor, Python between operators is part of computing.
+    """
     kernels = [_computing_ns(profile.kernels, ARITHMETIC) for profile in profiles]
-    parts = kernels if any(total for _, total in kernels) else [_operator_ns(profile.operators) for profile in profiles]
+    on_device = any(total for _, total in kernels)
+    parts = kernels if on_device else [_operator_ns(profile.operators) for profile in profiles]
     arithmetic, total = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
-    return 1 - arithmetic / total if total else None
+    if not total:
+        return None
+    if on_device:
+        return 1 - arithmetic / total
+    return (total - arithmetic) / max(total, computing_share * sum(profile.elapsed_ns for profile in profiles))
 
 
 def _ratio(part: float, whole: float) -> float:
