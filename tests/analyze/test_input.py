@@ -94,13 +94,21 @@ def test_a_loader_may_be_idle_while_ranks_compute(tmp_path: Path) -> None:
     assert measure_run(build_run(tmp_path / "run", [[seldom] * 11], plan).folder)[0].input.limit == "decode"
 
 
+def test_single_opens_are_not_told_of(tmp_path: Path) -> None:
+    for opens, is_told in ((2, False), (200, True)):
+        plan = Plan(counters={"file_opens": _grow(opens)})
+        _, verdict = measure_run(build_run(tmp_path / str(opens), [[SLOW] * 11], plan).folder)
+        assert verdict is not None
+        assert any("files are opened every second" in sentence for sentence in verdict.evidence) == is_told
+
+
 def test_the_evidence_says_that_the_loader_waits_outside(tmp_path: Path) -> None:
     counters = {name: _grow(rate) for name, rate in _states(1, 0, 0, 19).items()}
     plan = Plan(counters=counters, facts={"num_workers": 2})
     _, verdict = measure_run(build_run(tmp_path / "run", [[SLOW] * 11], plan).folder)
     assert verdict is not None
     assert verdict.name == "input-bandwidth"
-    assert any("95 % of them it waited for something outside" in sentence for sentence in verdict.evidence)
+    assert any("95 % of the cases it waited for something outside" in sentence for sentence in verdict.evidence)
 
 
 @pytest.mark.parametrize(("running", "is_said"), [(20, True), (140, False)])

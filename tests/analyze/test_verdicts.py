@@ -92,6 +92,13 @@ def test_a_backward_straggler_is_named(tmp_path: Path) -> None:
     assert late.excess_share == pytest.approx(50 / 150)
 
 
+def test_a_late_rank_is_said_to_be_busy_longer_not_to_lengthen_its_step(tmp_path: Path) -> None:
+    slow = replace(PLAIN, backward=260 * MS)
+    _, verdict = _judge(tmp_path, [[PLAIN] * 10, [slow] * 10])
+    # 200 of 300 ms: the step is three times as long as without it, not 67 % longer
+    assert verdict.evidence[1].endswith("busy longer than the others by 67 % of a step, mostly in its backward.")
+
+
 def test_a_rank_that_is_always_late_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
     # of 70 ms rank 0 waits 40 and both load 30: mean over ranks the waiting is less than the input
     both = [StepPlan(input=30 * MS, forward=5 * MS, backward=MS)] * 20
@@ -143,6 +150,29 @@ def test_ranks_that_wait_for_an_evaluation_of_some_are_counted(tmp_path: Path) -
     assert measures.serial.num_waiting == pytest.approx(6)
     (finding,) = [finding for finding in find(measures) if finding.code == "EV01"]
     assert "6 of 8 ranks wait" in finding.because
+
+
+def test_only_what_took_time_is_told_of_serial_phases(tmp_path: Path) -> None:
+    busy = [replace(PLAIN, evaluation=100 * MS)] * 10
+    assert _judge(tmp_path / "1", [busy])[1].evidence == ("Evaluation takes 50 % of the time.",)
+    (told,) = _judge(tmp_path / "2", [busy, busy])[1].evidence
+    assert told == "Evaluation takes 50 % of the ranks' time; with those who wait meanwhile 50 %."
+
+
+@pytest.mark.parametrize(("peak", "is_told"), [(1e6, False), (1e9, True)])
+def test_computing_without_arithmetic_is_told(tmp_path: Path, peak: float, is_told: bool) -> None:
+    # 20 000 FLOPs in 100 ms are 200 kFLOP/s
+    plan = Plan(facts={"flops_per_step": 20_000, "measured_peak_flops_per_s": peak})
+    _, verdict = _judge(tmp_path, [[PLAIN] * 10], plan)
+    assert verdict.name == "compute"
+    share = "less than 1 %" if is_told else "20 %"
+    assert verdict.evidence[1] == f"200 kFLOP/s are {share} of the peak (measured with a matrix product)."
+    assert any("Hardly any of it is arithmetic" in sentence for sentence in verdict.evidence) == is_told
+
+
+def test_without_a_count_of_arithmetic_the_profile_is_named(tmp_path: Path) -> None:
+    _, verdict = _judge(tmp_path, [[PLAIN] * 10])
+    assert verdict.evidence[1] == "Whether memory sets the pace was not measured: --profile 20-29 tells it."
 
 
 @pytest.mark.parametrize(("shows_by", "steps"), [("row", None), ("mode", 2.0), ("loader", None)])

@@ -90,7 +90,9 @@ def test_a_straggler_is_named_with_host_and_phase():
     )
     (finding,) = find(measures)
     assert finding.code == "LB01"
-    assert finding.because.startswith("Rank 3 on n03 is late in most steps; its backward")
+    assert finding.because.startswith(
+        "Rank 3 on n03 is late in most steps: it is busy longer than the others by 40 % of a step"
+    )
     assert "40 %" in finding.because
 
 

@@ -42,6 +42,11 @@ def test_no_line_is_wider_than_the_terminal_but_formulas(width):
     assert [line for line in wide if " × " not in line] == []
 
 
+@pytest.mark.parametrize("width", range(40, 140, 3))
+def test_a_share_stands_on_one_line(width):
+    assert [line for line in plain(LATE_RANK, width).splitlines() if line.lstrip().startswith("%")] == []
+
+
 def test_colour_adds_nothing_but_colour():
     painted = render(LATE_RANK, width=100, color=True, report=REPORT)
     assert "\033[" in painted

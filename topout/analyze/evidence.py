@@ -18,7 +18,12 @@ _PEAK_ORIGINS = {
 }
 NOTED_IMBALANCE = 1.15
 """A stage that computes this much more than the mean is named."""
+MANY_OPENS_PER_S = 10
+"""Fewer files than this are what a rank opens beside its training."""
+HARDLY_ARITHMETIC = 0.02
+"""Computing that reaches less than this of the peak is held up by something else than arithmetic."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_SCALES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def evidence_for(measures: Measures, cause: Cause, ranks: Sequence[RankTime]) -> tuple[str, ...]:
@@ -58,9 +63,17 @@ def compute_evidence(measures: Measures, cause: Cause) -> tuple[str, ...]:
         )
     if compute.model_flops_utilisation is not None and compute.flops_per_s is not None:
         origin = _PEAK_ORIGINS.get(compute.peak_origin or "", "of unknown origin")
-        told.append(
-            f"{compute.flops_per_s:.3g} FLOP/s are {percent(compute.model_flops_utilisation)} of the peak ({origin})."
-        )
+        utilisation = compute.model_flops_utilisation
+        of_peak = "less than 1 %" if utilisation < 0.005 else percent(utilisation)
+        told.append(f"{_flops(compute.flops_per_s)} are {of_peak} of the peak ({origin}).")
+        if utilisation < HARDLY_ARITHMETIC * cause.share and cause.name == "compute":
+            told.append(
+                "Hardly any of it is arithmetic: small operations called from Python, memory or slow kernels set the "
+                "pace"
+                + ("; --profile 20-29 tells whether it is memory." if compute.memory_bound_share is None else ".")
+            )
+    elif compute.memory_bound_share is None and shares["backward"]:
+        told.append("Whether memory sets the pace was not measured: --profile 20-29 tells it.")
     if compute.memory_bound_share is not None:
         told.append(f"{percent(compute.memory_bound_share)} of the computing is limited by memory bandwidth.")
     return tuple(told)
@@ -96,20 +109,20 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
         told.append(f"Rank {most.rank} on {most.host} waits most: {percent(most.shares['input'])} of its time.")
     if None not in (given.running_share, given.opening_share, given.reading_share):
         told.append(
-            f"The loader was seen computing in {percent(given.running_share)}, opening files in "
-            f"{percent(given.opening_share)} and reading in {percent(given.reading_share)} of the samples."
+            f"Whenever the loader was looked at, it was computing in {percent(given.running_share)} of the cases, "
+            f"opening files in {percent(given.opening_share)}, reading in {percent(given.reading_share)}."
         )
         busy_share = (given.running_share or 0.0) + (given.opening_share or 0.0) + (given.reading_share or 0.0)
         if cause.name == "input-bandwidth" and waits_outside(busy_share, given.num_workers, given.wait_share or 0.0):
             told.append(
-                f"In {percent(1 - busy_share)} of them it waited for something outside, such as a network store."
+                f"In {percent(1 - busy_share)} of the cases it waited for something outside, such as a network store."
             )
     at_work = working_share(given)
     if cause.name == "input-decode" and at_work is not None and at_work < MOSTLY_IDLE:
         told.append(
             f"At most {percent(at_work)} of its {given.num_workers} workers were at work while ranks waited for them."
         )
-    if given.opens_per_s is not None:
+    if given.opens_per_s is not None and given.opens_per_s >= MANY_OPENS_PER_S:
         read = f", {size(given.mean_read_bytes)} a read" if given.mean_read_bytes is not None else ""
         told.append(f"{given.opens_per_s:,.0f} files are opened every second{read}.")
     return tuple(told)
@@ -117,10 +130,15 @@ def _input(given: Input, cause: Cause, ranks: Sequence[RankTime], num_ranks: int
 
 def _serial(measures: Measures, cause: Cause) -> tuple[str, ...]:
     serial = measures.serial
-    told = [
-        f"Evaluation takes {percent(serial.evaluation_share)} and saving {percent(serial.checkpoint_share)} of the "
-        f"ranks' time; with those who wait meanwhile {percent(cause.share)}."
-    ]
+    shares = {"evaluation": serial.evaluation_share or 0.0, "saving": serial.checkpoint_share or 0.0}
+    taken = [f"{name} takes {percent(share)}" for name, share in shares.items() if share >= 0.005]
+    waiting = f"with those who wait meanwhile {percent(cause.share)}"
+    if len(measures.ranks) < 2:
+        told = [f"{_sentence(taken)} of the time."]
+    else:
+        told = [
+            f"{_sentence(taken)} of the ranks' time; {waiting}." if taken else f"{_sentence([waiting])} of the time."
+        ]
     if serial.single_rank_share is not None and serial.single_rank_share >= 0.01:
         who = ", ".join(map(str, serial.ranks))
         told.append(
@@ -146,7 +164,7 @@ def _imbalance(measures: Measures, cause: Cause) -> tuple[str, ...]:
         how = "in most steps" if late.is_persistent else "now and then"
         told.append(
             f"Rank {late.rank} on {late.host} is late {how}: "
-            f"its {late.phase} makes its step {percent(late.excess_share)} longer."
+            f"it is busy longer than the others by {percent(late.excess_share)} of a step, mostly in its {late.phase}."
         )
     if not measures.stragglers:
         told.append("No rank is late in most steps; each time it is another.")
@@ -211,9 +229,22 @@ def _transfer(measures: Measures) -> tuple[str, ...]:
     return tuple(told)
 
 
+def _sentence(clauses: Sequence[str]) -> str:
+    text = " and ".join(clauses)
+    return text[:1].upper() + text[1:]
+
+
 def percent(share: float | None) -> str:
     """0.42 -> 42 %"""
     return f"{100 * (share or 0.0):.0f} %"
+
+
+def _flops(per_s: float) -> str:
+    """967344 -> 967 kFLOP/s"""
+    value, unit = per_s, 0
+    while value >= 999.5 and unit < len(_SCALES) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.3g} {_SCALES[unit]}FLOP/s"
 
 
 def size(num_bytes: float | None) -> str:

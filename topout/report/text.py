@@ -44,14 +44,15 @@ class _Page:
 
     def wrap(self, text: str, indent: str, max_lines: int, *codes: str, first: str | None = None) -> None:
         lines = textwrap.wrap(
-            text,
+            # a share stays on one line
+            text.replace(" %", "\u00a0%"),
             self.width,
             initial_indent=indent if first is None else first,
             subsequent_indent=indent,
             max_lines=max_lines,
             placeholder=" …",
         )
-        self.lines += [self.paint(line, *codes) for line in lines]
+        self.lines += [self.paint(line.replace("\u00a0%", " %"), *codes) for line in lines]
 
     def head(self, text: str) -> None:
         self.lines += ["", self.paint(text, _BOLD)]

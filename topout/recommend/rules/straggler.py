@@ -63,8 +63,8 @@ RULE = Rule(
     code="LB01",
     title="One rank holds the others up",
     when=_is_held_up,
-    because="Rank {rank} on {host} is late in most steps; its {phase} makes its step {excess:.0%} longer "
-    "than the median rank's.",
+    because="Rank {rank} on {host} is late in most steps: it is busy longer than the others by {excess:.0%} of a "
+    "step, mostly in its {phase}.",
     advise="Look at {phase} of rank {rank} on {host}: its device (clock, heat, other processes) and its "
     "share of the work.",
     gain=_gain,
