@@ -1,11 +1,13 @@
 """Whatever a report names can be explained, and the page of the docs says the same."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from topout.recommend.catalogue import explain_name, explanations, page
+from topout.recommend.engine import load_rules
 from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.measures import VERDICTS
 
@@ -21,6 +23,12 @@ def test_every_verdict_is_explained(verdict):
     found = explain_name(verdict)
     assert found.kind == "verdict"
     assert [part for part in ("What it means.", "How it is told.", "What to do.") if part not in found.text] == []
+
+
+def test_advice_is_not_cut_on_a_page_of_100_columns():
+    advice = [module.RULE.advise for module in load_rules()[0].values() if "{" not in module.RULE.advise]
+    assert advice
+    assert [words for words in advice if len(textwrap.wrap(words, 100 - 9)) > 2] == []
 
 
 def test_names_are_found_in_any_case():

@@ -9,7 +9,9 @@ computes meanwhile. If the clocks of the hosts disagree too much, waiting for la
 too, and the report says so. On GPUs it lies inside backward, and the kernels that `--profile` saw
 tell it apart, waiting for late ranks included. The gain is all of it.
 
-What to do. Send less, or less often: accumulate gradients with `model.no_sync()` for all but the
+What to do. Where the script averages gradients itself after backward, with an `all_reduce` for each,
+let `DistributedDataParallel` or `topout.init()` and `wrap` do it: they send while backward goes on.
+Where they do already, send less, or less often: accumulate gradients with `model.no_sync()` for all but the
 last micro-batch, use a larger batch per rank, compress gradients to bf16
 
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks     # NCCL alone
@@ -36,8 +38,8 @@ RULE = Rule(
     title="Communication is not hidden behind computation",
     when=lambda m: (exposed_transfer_share(m) or 0.0) > 0.10,
     because="{gain:.0%} of the time all ranks wait for the wire[, {communication.bytes_per_step:bytes} a step].",
-    advise="Accumulate gradients (no_sync), compress them to bf16, try other bucket_cap_mb, check the "
-    "network interface.",
+    advise="Send during backward (DistributedDataParallel, topout.init()); where it is so, accumulate gradients "
+    "(no_sync), compress them to bf16, try other bucket_cap_mb.",
     gain=exposed_transfer_share,
     changes=("bucket-size", "gradient-compression"),
     fires_on=Measures(

@@ -41,7 +41,7 @@ RULE = Rule(
     because="The rank that waits most for its next batch does so {gain:.0%} of the time, and its "
     "{input.num_workers} workers were seen computing in {input.running_share:.0%} of the looks at them.",
     advise="More workers hardly help unless a network store keeps them waiting: raise prefetch_factor, set "
-    "persistent_workers=True, make batches cheap to take over (few large tensors, pin_memory=True).",
+    "persistent_workers=True, hand over few large tensors (pin_memory=True).",
     gain=lambda m: largest_share(m, "input"),
     changes=("packed-input",),
     fires_on=Measures(input=_IDLE, shares={"input": 0.40}),

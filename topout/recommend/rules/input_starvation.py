@@ -38,7 +38,7 @@ RULE = Rule(
     when=lambda m: (largest_share(m, "input") or 0.0) > 0.10 and not are_workers_idle(m),
     because="The rank that waits most for its next batch does so {gain:.0%} of the time.",
     advise="Give the loader more workers (num_workers, persistent_workers=True; tf.data: num_parallel_calls, "
-    "prefetch), or pack the data (topout pack) and read it with topout.Loader.",
+    "prefetch), or pack the data (topout pack, run --packs).",
     gain=lambda m: largest_share(m, "input"),
     changes=("loader-workers", "packed-input"),
     fires_on=Measures(input=Input(wait_share=0.40), shares={"input": 0.40}),

@@ -8,11 +8,12 @@ iterated that no backward followed; in Keras the time inside evaluate and predic
 whole share; whoever still evaluates now and then wins less.
 
 What to do. Evaluate less often, or on a fixed subset until the last epochs. Give evaluation a
-larger batch: without gradients it needs far less memory. And turn autograd off, which is faster and
-smaller:
+larger batch: without gradients it needs far less memory. Give its loader workers, as the training
+loader has: an evaluation often does nothing but wait for samples. And turn autograd off, which is
+faster and smaller:
 
     with torch.inference_mode():
-        for batch in DataLoader(validation_set, batch_size=4 * train_batch_size):
+        for batch in DataLoader(validation_set, batch_size=4 * train_batch_size, num_workers=4):
             ...
 
 Not a problem when the run is a short trial that evaluates more often, relative to its steps, than
@@ -33,8 +34,8 @@ RULE = Rule(
     when=lambda m: (m.serial.single_rank_evaluation_share or 0) < 0.03,
     because="{value:.0%} of the time is evaluation, on all ranks[; told by the mode of the model alone, in 1 of "
     "{serial.steps_per_rollout:.0f} steps, as rollouts would be].",
-    advise="Evaluate less often (Keras: validation_freq) or on a subset, with a larger batch, and in torch under "
-    "torch.inference_mode().",
+    advise="Evaluate less often (Keras: validation_freq) or on a subset; give its loader workers and a larger "
+    "batch, and compute under torch.inference_mode().",
     fires_on=Measures(serial=Serial(evaluation_share=0.35, single_rank_evaluation_share=0.0)),
     quiet_on=Measures(
         environment=Environment(num_ranks=2),
