@@ -29,6 +29,12 @@ def test_every_default_is_said(verb):
     assert unsaid == []
 
 
+def test_what_to_start_with_is_said_beside_the_list_of_verbs_alone(capsys):
+    for words, says in (("--help", True), ("compare --help", False), ("data --help", False), ("data info -h", False)):
+        assert call(words.split()) == 0
+        assert ("Start with:" in capsys.readouterr().out) == says
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

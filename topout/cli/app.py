@@ -146,7 +146,7 @@ app.command(
 app.command(
     "topout.cli.pack:pack", name="pack", help="Pack many small files into few that read at full speed.", sort_key=9
 )
-data = App(name="data", help="Look at, check, mend, convert and unpack packs.", sort_key=10)
+data = App(name="data", help="Look at, check, mend, convert and unpack packs.", help_epilogue="", sort_key=10)
 data.command("topout.cli.data:info", name="info", help="Say how many files, how large, of what fields.", sort_key=1)
 data.command("topout.cli.data:check", name="check", help="Verify a pack; repair or compare it.", sort_key=2)
 data.command("topout.cli.data:head", name="head", help="Show the first samples of a pack.", sort_key=3)
@@ -175,6 +175,9 @@ def _tell_whole(arguments: list[str]) -> None:
     """Help of one verb begins with its whole docstring; the line that the list of verbs has is the first of it."""
     verb = _verb_of(arguments)
     command = reduce(App.__getitem__, verb, app)
+    if verb:
+        # the list of verbs says what to start with; who asks for one has started
+        command.help_epilogue = ""
     if verb and command.default_command is not None:
         text = (getdoc(command.default_command) or "").partition("\nParameters\n")[0]
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.strip().split("\n\n"))
