@@ -45,6 +45,7 @@ def test_run_json_tells_what_was_asked_and_how_it_ended(launch, tmp_path):
     assert launch("print('hello')", "a", options=("-n", "2", "--steps", "3")).code == 0
     run = run_json(tmp_path)
     assert (run["version"], run["status"], run["exit_code"]) == (1, "finished", 0)
+    assert run["command"][:3] == ["topout", "run", "--no-report"]
     assert (run["spec"]["script"], run["spec"]["args"], run["spec"]["steps"]) == ("train.py", ["a"], 3)
     assert (run["origins"]["steps"], run["origins"]["data_share"]) == ("command line", "default")
     assert [(entry["rank"], entry["exit_code"], entry["signal"]) for entry in run["ranks"]] == [

@@ -65,7 +65,7 @@ def test_a_rank_that_does_not_end_after_its_last_line_is_ended_with_its_own_code
     outcome = supervise("tell(kind='done', code=0); time.sleep(60)", notes=notes)
     assert outcome.cause is Cause.ALL_DONE
     assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
-    assert notes == ["rank 0: was still there 0.5 s after its script's end and was ended"]
+    assert notes == ["rank 0: still there 0.5 s after its script's end, and ended"]
 
 
 WRITES = """
@@ -95,7 +95,7 @@ def test_once_it_writes_no_more_it_is_ended():
     notes: list[str] = []
     outcome = supervise(WRITES + "write(); sleep()", notes=notes)
     assert (outcome.ends[0].code, outcome.ends[0].signal) == (0, signal.SIGKILL)
-    assert notes[-1] == "rank 0: was still there 0.5 s after its script's end and was ended"
+    assert notes[-1] == "rank 0: still there 0.5 s after its script's end, and ended"
 
 
 OUTLIVES = """
@@ -112,7 +112,7 @@ sleep()
 def test_a_program_that_outlives_its_rank_is_not_waited_for(unhurried, tmp_path):
     notes: list[str] = []
     supervise(OUTLIVES.format(path=str(tmp_path / "copied")), notes=notes)
-    assert notes == ["rank 0: was still there 1.5 s after its script's end and was ended"]
+    assert notes == ["rank 0: still there 1.5 s after its script's end, and ended"]
 
 
 def test_a_rank_that_says_that_it_works_is_given_time(unhurried):

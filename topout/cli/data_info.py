@@ -3,6 +3,7 @@
 from topout.cli.sizes import bytes_text
 from topout.packs.fields import Field
 from topout.packs.info import Info, SizeBin
+from topout.schema.counted import counted
 
 _BAR_WIDTH = 30
 _MOST_CLASSES = 6
@@ -32,10 +33,10 @@ def render(info: Info) -> str:
 def _counts(info: Info) -> list[str]:
     counts = [("samples", f"{info.num_samples:,}"), ("together", bytes_text(info.total_bytes))]
     if info.disk_bytes is not None:
-        counts.append(("on disk", f"{bytes_text(info.disk_bytes)} in {info.num_shards:,} shards"))
+        counts.append(("on disk", f"{bytes_text(info.disk_bytes)} in {counted(info.num_shards or 0, 'shard')}"))
     of_source = " (of the source)" if info.format == "pack" else ""
     if info.num_files is not None:
-        counts.append(("files", f"{info.num_files:,} in {info.num_folders:,} folders{of_source}"))
+        counts.append(("files", f"{info.num_files:,} in {counted(info.num_folders or 0, 'folder')}{of_source}"))
     if info.source is not None:
         counts.append(("packed from", info.source))
     if info.options:

@@ -48,7 +48,8 @@ class RunRecord:
             "topout_version": __version__,
             # near the beginning, where `is_led_by` looks for it
             "launcher": describe_launcher(),
-            "command": list(command),
+            # `python -m topout` names a file that nobody calls
+            "command": ["topout" if word == "__main__.py" else word for word in command[:1]] + list(command[1:]),
             "spec": _spec_values(spec),
             "origins": spec.origins,
             "status": "running",

@@ -352,7 +352,7 @@ class Supervisor:
             return
         told.must_end_at = None
         told.give_up_at = told.give_up_at or now + self._limits.parting_s
-        self.note(f"rank {rank}: was still there {self._limits.exit_s:g} s after its script's end and was ended")
+        self.note(f"rank {rank}: still there {self._limits.exit_s:g} s after its script's end, and ended")
         process.tell(signal.SIGKILL)
 
     def _look_for_stopped(self, now: float) -> None:

@@ -93,7 +93,7 @@ def counters(series: "Series") -> str:
             flat.append(text(panel.title))
     if not charts:
         return ""
-    caption = f'<p class="caption">At zero throughout: {", ".join(flat)}.</p>' if flat else ""
+    caption = f'<p class="caption">At zero throughout: {"; ".join(flat)}.</p>' if flat else ""
     caption = _key(series) + caption
     note = f"Sampled about once a second; 0 s is where the measured steps begin. {obtained('measured')}"
     return section("counters", "Counters", note, f'<div class="multiples">{"".join(charts)}</div>{caption}')
