@@ -279,7 +279,7 @@ def _read_run(folder: RunFolder) -> dict[str, Any]:
         raise TopoutError(
             f"{folder.run_json} cannot be read.",
             why="it holds no version, so a run did not write it, or not all of it",
-            do="the file is damaged; restore it or run again",
+            do=f"pass a folder under {DEFAULT_ROOT}/; if it is one, the file is damaged: run again",
         )
     if version > RUN_VERSION:
         raise TopoutError(

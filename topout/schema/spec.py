@@ -106,7 +106,11 @@ def parse_steps_range(text: str | int) -> tuple[int, int]:
     except ValueError:
         window = (-1, -1)
     if not 0 <= window[0] <= window[1]:
-        raise TopoutError(f"{text!r} is not a range of steps.", why="steps count from 0", do="try --profile 20-29")
+        raise TopoutError(
+            f"{text!r} is not a range of steps.",
+            why="it is FIRST-LAST, counted from 0, and LAST is not before FIRST",
+            do="try --profile 20-29",
+        )
     return window
 
 
