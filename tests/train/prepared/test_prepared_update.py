@@ -363,6 +363,24 @@ def swap(case):
 
 found["kept while plain"] = same(sgd, kept_while_plain, zero={"set_to_none": False})
 found["drops gradients itself"] = same(drops_gradients_itself)
+
+
+def with_other_memory(put):
+    def act(case):
+        for one in case.parameters:
+            if one.grad is None:
+                continue
+            if type(one.grad) is torch.Tensor:
+                # as it is meant: plain gradients are views of DDP's, which would lose them
+                one.grad = one.grad * 2
+            else:
+                put(one.grad, one.grad * 2)
+
+    return act
+
+
+found["other data"] = same(sgd, at(5, with_other_memory(lambda one, new: setattr(one, "data", new))))
+found["set"] = same(sgd, at(5, with_other_memory(lambda one, new: one.set_(new))))
 found["with a mask"] = same(with_a_mask)
 found["swap"] = same(makers["groups"], at(5, swap))
 

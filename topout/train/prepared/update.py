@@ -252,8 +252,8 @@ class PreparedUpdate:
         for group, gradients, *_ in ready:
             parameter_data.forget(group.parameters)
             for parameter, gradient in zip(group.parameters, gradients, strict=True):
-                if isinstance(parameter.grad, WatchedGradient):
-                    parameter.grad = gradient
+                if isinstance(held := parameter.grad, WatchedGradient):
+                    parameter.grad = gradient if held.is_in_place() else held.moved()
         self._num_vain += 1
         if self._num_vain > VAIN_AT_FIRST + VAIN_SHARE * self._num_used:
             self._give_up()

@@ -48,6 +48,17 @@ class WatchedGradient(torch.Tensor):  # type: ignore[misc]
                 args = (args[0].plain, *args[1:])
             return func(*args, **(kwargs or {}))
 
+    def is_in_place(self) -> bool:
+        """Not after other memory was put in (`grad.data = …`, `grad.set_(…)`): the gradient itself keeps its own."""
+        with torch._C.DisableTorchFunctionSubclass():
+            now, before = ((one.data_ptr(), one.shape, one.stride(), one.dtype) for one in (self, self.plain))
+            return now == before
+
+    def moved(self) -> torch.Tensor:
+        """What is in it now, plain."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.detach().as_subclass(torch.Tensor)
+
 
 def watched(gradient: torch.Tensor, touched: Callable[[], None]) -> WatchedGradient:
     """`touched` is called before anything else is done with it than looking."""
