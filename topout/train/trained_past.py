@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from topout.schema.errors import TopoutError
+from topout.train.lost_gradient import refuse_lost
 from topout.train.store_notes import await_all, leave
 
 _LOOK_EVERY = 64
@@ -64,6 +65,7 @@ class Marks:
                 _refuse_drift(optimizer, passed, _ids_in(set(made).difference(passed)) | others())
         if _is_due(num_steps + 1):
             self._set = [(weakref.ref(ddp), _marked(ddp)) for ddp in made]
+            refuse_lost(optimizer, made)
 
 
 def _is_due(num_steps: int) -> bool:
