@@ -369,7 +369,7 @@ def is_sooner_in_fine(gradients: Sequence[Gradient], link: Link, *, is_crowded: 
 
 
 def _has_one_to_spare() -> bool:
-    return len(os.sched_getaffinity(0)) > torch.get_num_threads()
+    return bool(len(os.sched_getaffinity(0)) > torch.get_num_threads())
 
 
 def candidates(
