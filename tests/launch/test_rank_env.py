@@ -75,3 +75,11 @@ def test_flight_recorder_only_when_recording_and_the_users_size_stands():
     assert environment()["TORCH_FR_BUFFER_SIZE"] == "20000"
     assert environment(TORCH_FR_BUFFER_SIZE="5")["TORCH_FR_BUFFER_SIZE"] == "5"
     assert "TORCH_FR_BUFFER_SIZE" not in environment(RunSpec(record=False))
+
+
+def test_words_of_a_set_have_one_order_on_all_ranks_where_one_model_is_trained():
+    for_one_device = RunSpec(ddp=True)
+    assert environment(for_one_device)["PYTHONHASHSEED"] == "0"
+    assert environment(for_one_device, PYTHONHASHSEED="random")["PYTHONHASHSEED"] == "0"
+    assert environment(for_one_device, PYTHONHASHSEED="7")["PYTHONHASHSEED"] == "7"
+    assert "PYTHONHASHSEED" not in environment()

@@ -55,6 +55,9 @@ def rank_environment(
     environment.pop("TOPOUT_DDP", None)
     if spec.ddp:
         environment["TOPOUT_DDP"] = "1"
+        if inherited.get("PYTHONHASHSEED", "random") == "random":
+            # words numbered in the order of a set would have other numbers on each rank
+            environment["PYTHONHASHSEED"] = "0"
     if run is not None:
         environment["TOPOUT_RUN"] = str(run)
     if "OMP_NUM_THREADS" not in inherited or _is_of_pbs(inherited):
