@@ -55,13 +55,17 @@ class Followed:
 
     def averaging_in(self, group: Any) -> Averaged:
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        num_passes = 0
         if self.averaged is not None:
             if [id(p) for p in self.averaged.gradients.parameters] == [id(p) for p in trained]:
                 return self.averaged
             # layers were frozen or freed, or parameters added: on all ranks alike
             self.averaged.gradients.remove()
+            # what was averaged before they were frozen may be stepped after
+            num_passes = self.averaged.num_passes
         named = [(f"parameter {number}", parameter) for number, parameter in enumerate(trained)]
         self.averaged = Averaged(named, group)
+        self.averaged.num_passes = num_passes
         return self.averaged
 
     def leave(self) -> None:
