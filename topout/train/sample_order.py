@@ -158,6 +158,11 @@ def seeded(seed: int, generator: Any = None) -> Iterator[None]:
 def seed_all(seed: int) -> None:
     """The host's generators. Not torch.manual_seed, which also notes a seed for each GPU: 0.1 ms in every worker."""
     torch.default_generator.manual_seed(seed >> 1)
+    seed_host(seed)
+
+
+def seed_host(seed: int) -> None:
+    """Python's and NumPy's."""
     random.seed(seed)
     # numpy's is the same algorithm as random's: of the same seed it would draw the same numbers
     numpy_seed = finalise_one(seed + G)

@@ -5,6 +5,7 @@ modules, saving, and the calls of scripts that join ranks themselves.
 """
 
 import functools
+import itertools
 import os
 import random
 from pathlib import Path
@@ -52,7 +53,17 @@ _OF_THE_RUN = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR
 
 
 def _seed_numpy(module: ModuleType, seed: int) -> None:
+    """Generators without a seed, too; not in children, where all workers of a loader would draw the same."""
     module.seed(seed)
+    original = module.default_rng
+    made = itertools.count(1)
+    of_rank = os.getpid()
+
+    @functools.wraps(original)
+    def default_rng(given: Any = None) -> Any:
+        return original([seed, next(made)] if given is None and os.getpid() == of_rank else given)
+
+    module.__dict__["default_rng"] = default_rng
 
 
 def _show_own_gpu() -> None:

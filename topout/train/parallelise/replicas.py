@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from topout.train.fusion.agreement import gather_numbers
+from topout.train.parallelise.draws import host_state, set_host_state
 from topout.train.store_notes import await_all, leave
 
 _AT_THE_END = "parameters at the end"
@@ -67,6 +68,14 @@ def broadcast(tensors: Iterable[Any]) -> None:
         if whole.data_ptr() != tensor.data_ptr():
             with torch.no_grad():
                 tensor.copy_(whole)
+
+
+def equalise_host_draws() -> None:
+    """Python's and NumPy's random numbers go on where rank 0's are."""
+    state = torch.tensor(host_state(), dtype=torch.float64)
+    dist.broadcast(state, 0)
+    if dist.get_rank() > 0:
+        set_host_state(state.tolist())
 
 
 def broadcast_many(tensors: Iterable[Any]) -> None:

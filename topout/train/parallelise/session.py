@@ -140,8 +140,10 @@ class Session:
             torch.manual_seed(torch.initial_seed() + place.rank)
         self._has_begun = True
         # not while another thread, whose loader reads ahead, is in the middle of a step
-        if self.num_passes >= self._num_proved + _PASSES_BETWEEN_PROOFS and self._is_in_training_thread():
-            self._prove_equal(self._parameters())
+        if self._is_in_training_thread():
+            replicas.equalise_host_draws()
+            if self.num_passes >= self._num_proved + _PASSES_BETWEEN_PROOFS:
+                self._prove_equal(self._parameters())
 
     def _is_in_training_thread(self) -> bool:
         return self._thread in (None, get_ident())
@@ -299,6 +301,8 @@ class Session:
         return any(id(parameter) in trained for parameter in module.parameters())
 
     def _is_the_model(self, module: Any) -> bool:
+            # a rank with a larger share has drawn more
+            replicas.equalise_host_draws()
         """Whether it holds most of what the optimizers train."""
         sizes = {id(parameter): parameter.numel() for parameter in self._parameters()}
         held = sum(sizes.get(id(parameter), 0) for parameter in module.parameters())
