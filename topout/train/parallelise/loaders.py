@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from topout.train.parallelise import same_samples
 from topout.schema.errors import TopoutError
 from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
@@ -110,17 +111,15 @@ def _iterated_plainly(loader: Any) -> Any:
 
 
 def _check_same_samples(loader: Any, session: Session) -> None:
-    """A split by chance after the first batch: ranks have random numbers of their own by then."""
-    chosen, dataset = 0, loader.dataset
-    while isinstance(dataset, Subset):
-        chosen = zlib.crc32(repr(list(dataset.indices)).encode(), chosen)
-        dataset = dataset.dataset
-    other = session.first_that_differs(chosen)
+    """Other ones where chance had a hand that ranks do not share: of torch's numbers, after the first batch."""
+    mine = same_samples.fingerprint(loader.dataset, has_begun=session.has_begun)
+    other = session.first_that_differs(mine)
     if other is not None:
         raise TopoutError(
             f"The data set of the DataLoader at {loader.__dict__.get(_LINE)} has other samples on rank {other}.",
-            why="it was split by chance after training had begun, when each rank has random numbers of its own",
-            do="random_split(…, generator=torch.Generator().manual_seed(0)), or all splits before the first batch",
+            why="it was split or shuffled by chance: after training had begun each rank has random numbers of its own, "
+            "and numbers that nobody seeded are other ones on each",
+            do="seed what splits: random_split(…, generator=torch.Generator().manual_seed(0)), default_rng(0)",
         )
 
 
