@@ -19,6 +19,8 @@ from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
 from topout.train.sharding import ShardedLoader
 
+_TOLD = "_topout_ddp_told"
+"""Lengths that the script was told before the loader was first gone through, and at which lines."""
 _TWIN, _LINE, _WAS_SHARDED = "_topout_ddp_twin", "_topout_ddp_line", "_topout_ddp_was_sharded"
 
 
@@ -48,9 +50,13 @@ def _share_out(session: Session) -> None:
             return original(self)
         session.refuse_untrained()
         line = self.__dict__.get(_LINE, script_line())
+        told = self.__dict__.pop(_TOLD, {})
         self.__dict__[_WAS_SHARDED] = is_training(self, session)
+            if told:
+                _tell_of_length(told, len(self), session, line)
         if not self.__dict__[_WAS_SHARDED]:
             return _Whole(functools.partial(original, self), session, line)
+        _check_length(told, len(twin), line)
         twin = _twin(self, session)
         session.begin_training()
         session.sharded_line = f"DataLoader at {line} sharded ({_size(self, session)})"
@@ -68,9 +74,34 @@ def _shorten(session: Session) -> None:
         if not session.is_on or isinstance(self, ShardedLoader):
             return int(original(self))
         is_sharded = self.__dict__.get(_WAS_SHARDED, is_training(self, session))
-        return int(original(_twin(self, session) if is_sharded else self))
+        found = int(original(_twin(self, session) if is_sharded else self))
+        if _WAS_SHARDED not in self.__dict__:
+            self.__dict__.setdefault(_TOLD, {}).setdefault(found, script_line())
+        return found
 
     DataLoader.__len__ = length
+
+def _check_length(told: dict[int, str], length: int, line: str) -> None:
+    """A schedule over a length that is no more true would end after a part of its steps."""
+    for other, at in told.items():
+        if other != length:
+            raise TopoutError(
+                f"len() of the DataLoader at {line} was {other} at {at}, and dealt out to ranks it is {length}.",
+                why="it does not shuffle and model.train() had not been called, so it was taken for one of evaluation; "
+                "a learning-rate schedule over that length would not come to its end",
+                do="shuffle=True, or model.train() before len() is asked for",
+            )
+
+
+def _tell_of_length(told: dict[int, str], length: int, session: Session, line: str) -> None:
+    """No error: what is told of a training loader is right, also where the script evaluates on it first."""
+    for other, at in told.items():
+        if other != length:
+            session.tell(
+                f"topout: len() of the DataLoader at {line} was {other} at {at}, its steps if dealt out to ranks; "
+                f"evaluation goes through all {length}: a mean over it must ask again"
+            )
+
 
 
 def is_training(loader: Any, session: Session) -> bool:

@@ -95,12 +95,25 @@ class Session:
     def stand_aside(self, reason: str) -> None:
         if self.is_on:
             self.is_on = False
-            self._tell(f"topout: {reason}; --ddp leaves the script alone")
+            self.tell(f"topout: {reason}; --ddp leaves the script alone")
 
     def follow(self, optimizer: Any) -> None:
         """A new one; while training goes on its parameters were made from each rank's own random numbers."""
         if not self.is_on or any(followed.is_of(optimizer) for followed in self._followed):
             return
+    def steps_in_child(self) -> None:
+        """An error here could leave the script waiting for what its process was to send."""
+        if self.was_forked and torch.utils.data.get_worker_info() is None:
+            self.was_forked = False
+            self.tell(
+                f"topout: the optimizer at {script_line()} steps in a process that the script started: each rank's "
+                "trains there by itself, on all samples"
+            )
+
+    def refuse_sharing(self) -> None:
+        if self.is_on:
+            raise refusals.shared_memory()
+
         line = script_line()
         if not self._has_begun:
             self._lines_before.add(line)
@@ -119,7 +132,7 @@ class Session:
     def _leave_alone(self, optimizer: Any, line: str) -> None:
         """What is optimized for samples, as a perturbation is: an average over ranks would be one of unrelated ones."""
         if not self._left_alone:
-            self._tell(
+            self.tell(
                 f"topout: the optimizer at {line} is of tensors and no nn.Parameter, made while training goes on, as "
                 "those of single samples are: each rank keeps its own; make them nn.Parameter to have them averaged"
             )
@@ -310,6 +323,8 @@ class Session:
 
     def _prove_equal(self, parameters: list[Any]) -> None:
         self._num_proved = self.num_passes
+        if self.is_on and not self._has_begun:
+            self.tell("topout: nothing was dealt out to ranks: no loop trained in this process, each rank did the same")
         other = self.first_that_differs(replicas.fingerprint(parameters))
         if other is not None:
             raise _other_parameters(f"At {script_line()}", other)
@@ -342,12 +357,16 @@ class Session:
         num_tensors = sum(len(engine.parameters) for engine in engines)
         num_groups = sum(engine.num_groups for engine in engines)
         script = os.path.basename(sys.argv[0])  # noqa: PTH119
-        self._tell(
+        self.tell(
+        self.tell(
+            "topout: what the script adds up while it trains is of rank 0's share: divide it by the batches or samples "
+            f"that were added, len(loader.dataset) is {place.world_size} times too many"
+        )
             f"topout: {script} runs data-parallel on {place.world_size} ranks: {self.sharded_line}, "
             f"{num_tensors} tensors averaged in {counted(num_groups, 'group')}"
         )
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         if os.environ.get("RANK", "0") == "0":
             sys.stderr.write(text + "\n")
 
