@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from topout.train.parallelise.install import _save_once
+from topout.train.parallelise.saving import save_once
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def save(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """As a rank has it that has not met the others."""
     monkeypatch.setenv("RANK", "0")
     found = SimpleNamespace(save=torch.save, serialization=SimpleNamespace())
-    _save_once(found, SimpleNamespace(is_on=True, has_begun=False))
+    save_once(found, SimpleNamespace(is_on=True, has_begun=False))
     return found.save
 
 

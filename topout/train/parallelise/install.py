@@ -80,7 +80,7 @@ def _show_own_gpu() -> None:
 
 
 def _prepare(torch: ModuleType, passes: "_Passes") -> None:
-    from topout.train.parallelise import loaders
+    from topout.train.parallelise import loaders, saving
     from topout.train.parallelise.session import Session
 
     session = Session()
@@ -93,7 +93,7 @@ def _prepare(torch: ModuleType, passes: "_Passes") -> None:
     passes.session = session
     _follow_optimizers(found, session)
     _follow_modes(found, session)
-    _save_once(found, session)
+    saving.save_once(found, session)
     _leave_others_alone(found, session)
 
 
@@ -202,46 +202,6 @@ def _follow_modes(torch: Any, session: Any) -> None:
         return result
 
     torch.nn.Module.train = train
-
-
-def _save_once(torch: Any, session: Any) -> None:
-    original = torch.save
-
-    @functools.wraps(original)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (session.is_on and isinstance(f, str | os.PathLike)):
-            return original(obj, f, *args, **kwargs)
-        if not session.has_begun:
-            _save_whole(functools.partial(original, obj), f, *args, **kwargs)
-            return None
-        session.refuse_untrained()
-        if session.place().is_first:
-            original(obj, f, *args, **kwargs)
-        # who reads it next must find it whole
-        session.mean(0.0)
-        return None
-
-    torch.save = save
-    torch.serialization.save = save
-
-
-def _save_whole(save: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-    """The same on all ranks, which may not have met yet: whoever reads it finds one of them whole."""
-    # links stay, and so does what is no file (/dev/null, a pipe)
-    target = os.path.realpath(f)
-    if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113
-        save(f, *args, **kwargs)
-        return
-    own = f"{target}.{os.environ.get('RANK')}.{os.getpid()}"
-    try:
-        save(own, *args, **kwargs)
-        os.replace(own, target)  # noqa: PTH105
-    except BaseException:
-        from contextlib import suppress
-
-        with suppress(OSError):
-            os.unlink(own)  # noqa: PTH108
-        raise
 
 
 def _leave_others_alone(torch: Any, session: Any) -> None:
