@@ -122,7 +122,10 @@ class _Passes:
             session.after_backward()
             return result
 
-        setattr(autograd, original.__name__, backward)
+        from torch._compile import _disable_dynamo
+
+        # within a compiled step its collectives would become part of a graph, which waits for them when it likes
+        setattr(autograd, original.__name__, _disable_dynamo(backward))
 
 
 def _follow_optimizers(torch: Any, session: Any) -> None:
@@ -147,7 +150,7 @@ def _follow_optimizers(torch: Any, session: Any) -> None:
 
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    register_optimizer_step_pre_hook(before_step)
+    register_optimizer_step_pre_hook(torch._disable_dynamo(before_step))
     _average_plateaus(torch, session)
 
 
