@@ -119,6 +119,37 @@ def adversaries():
     return flat(first, second)
 
 
+def frozen_in_between():
+    """The second is frozen while the first learns, and steps after."""
+    first, second = make_model(1), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (first, second)]
+    for inputs, labels in loader():
+        second.requires_grad_(True)
+        second.zero_grad()
+        (second(labels) - second(first(inputs).detach())).square().mean().backward()
+        second.requires_grad_(False)
+        first.zero_grad()
+        second(first(inputs)).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return flat(first, second)
+
+
+def compiled():
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def step(inputs, labels):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+
+    for inputs, labels in loader():
+        step(inputs, labels)
+    return flat(model)
+
+
 def frozen():
     """The first layer is frozen until the second epoch, and the last is never used."""
     torch.manual_seed(2)
@@ -283,6 +314,7 @@ def statistics():
 if __name__ == "__main__":
     found = {kind: train(kind) for kind in sys.argv[3:]}
     found |= {"closure": closure(), "adversaries": adversaries(), "frozen": frozen(), "evaluated": evaluated()}
+    found |= {"frozen in between": frozen_in_between(), "compiled": compiled()}
     found |= {"partly": partly_evaluating(), "statistics": statistics()}
     found |= {"added": added(), "looked at": looked_at(False), "looked at by turns": looked_at(True)}
     found |= {"turned": of_own_class(Turned), "turned and scaled": of_own_class(TurnedAndScaled)}

@@ -57,6 +57,25 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 batches = list(DataLoader(DATA, 8, shuffle=True))
 torch.save(model.state_dict(), "model.pt")
 """,
+    "was 16 at script.py:9, and dealt out to ranks it is 8": """
+loader = DataLoader(DATA, 4)
+num_steps = len(loader)
+model = nn.Linear(4, 1)
+model.train()
+for x, y in loader:
+    pass
+""",
+    "has another seed of torch's random numbers than rank 0": """
+import os
+torch.manual_seed(int(os.environ["RANK"]))
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for x, y in DataLoader(DATA, 8, shuffle=True):
+    nn.functional.mse_loss(model(x), y).backward()
+""",
+    "shares a model's memory with processes": """
+nn.Linear(4, 1).share_memory()
+""",
     "parameters of lazy modules": """
 model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -145,6 +164,17 @@ raise SystemExit(0)
 model = nn.Linear(4, 1)
 model.train()
 num_seen = sum(len(model(x)) for x, y in DataLoader(DATA, 8, shuffle=True))
+""",
+    "The DataLoader at script.py:11 was dealt out to ranks, and no backward pass followed.": """
+model = nn.Linear(4, 1)
+parameters = list(model.parameters())
+rate = 0.1
+batches = iter(DataLoader(DATA, 8, shuffle=True))
+for step in range(2):
+    x, y = next(batches)
+    loss = nn.functional.mse_loss(model(x), y)
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+        parameter.data -= rate * gradient
 """,
 }
 

@@ -11,7 +11,8 @@ import torch
 from tests.train.horovod.test_script import plain_environment
 
 KINDS = ["plain", "clipped", "clipped by hand", "kept", "accumulated", "scaler", "plateau", "workers"]
-OTHERS = ["closure", "adversaries", "frozen", "partly", "added", "looked at", "looked at by turns"]
+OTHERS = ["closure", "adversaries", "frozen", "frozen in between", "compiled", "partly", "added"]
+OTHERS += ["looked at", "looked at by turns"]
 OWN_CLASSES = ["turned", "turned and scaled"]
 SCRIPT = Path(__file__).with_name("single_device.py")
 
@@ -84,3 +85,5 @@ def test_the_first_line_says_what_was_done(results) -> None:
         "(64 samples, 2 x 8 a step), 4 tensors averaged in 1 group"
     )
     assert said in results.ended.stdout + results.ended.stderr
+    assert "len(loader.dataset) is 2 times too many" in results.ended.stdout + results.ended.stderr
+    assert "Unsupported" not in results.ended.stderr and "unwaited collective" not in results.ended.stderr

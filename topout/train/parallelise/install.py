@@ -140,6 +140,7 @@ def _follow_optimizers(torch: Any, session: Any) -> None:
     optimizer_class.__init__ = initialise
 
     def before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        session.steps_in_child()
         if not session.is_on or not session.has_begun:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -232,3 +233,12 @@ def _leave_others_alone(torch: Any, session: Any) -> None:
         )
 
     torch.nn.DataParallel.__init__ = refuse
+
+    share = torch.nn.Module.share_memory
+
+    @functools.wraps(share)
+    def share_memory(self: Any) -> Any:
+        session.refuse_sharing()
+        return share(self)
+
+    torch.nn.Module.share_memory = share_memory

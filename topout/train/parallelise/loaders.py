@@ -6,22 +6,21 @@ sharded loader that none followed before something else began.
 """
 
 import functools
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from topout.train.parallelise import same_samples
 from topout.schema.errors import TopoutError
+from topout.train.parallelise import same_samples
 from topout.train.parallelise.lines import script_line
 from topout.train.parallelise.session import Session
 from topout.train.sharding import ShardedLoader
 
+_TWIN, _LINE, _WAS_SHARDED = "_topout_ddp_twin", "_topout_ddp_line", "_topout_ddp_was_sharded"
 _TOLD = "_topout_ddp_told"
 """Lengths that the script was told before the loader was first gone through, and at which lines."""
-_TWIN, _LINE, _WAS_SHARDED = "_topout_ddp_twin", "_topout_ddp_line", "_topout_ddp_was_sharded"
 
 
 def install(session: Session) -> None:
@@ -50,14 +49,14 @@ def _share_out(session: Session) -> None:
             return original(self)
         session.refuse_untrained()
         line = self.__dict__.get(_LINE, script_line())
-        told = self.__dict__.pop(_TOLD, {})
         self.__dict__[_WAS_SHARDED] = is_training(self, session)
+        told = self.__dict__.pop(_TOLD, {})
+        if not self.__dict__[_WAS_SHARDED]:
             if told:
                 _tell_of_length(told, len(self), session, line)
-        if not self.__dict__[_WAS_SHARDED]:
             return _Whole(functools.partial(original, self), session, line)
-        _check_length(told, len(twin), line)
         twin = _twin(self, session)
+        _check_length(told, len(twin), line)
         session.begin_training()
         session.sharded_line = f"DataLoader at {line} sharded ({_size(self, session)})"
         return _Sharded(iter(twin), session, line)
@@ -81,6 +80,7 @@ def _shorten(session: Session) -> None:
 
     DataLoader.__len__ = length
 
+
 def _check_length(told: dict[int, str], length: int, line: str) -> None:
     """A schedule over a length that is no more true would end after a part of its steps."""
     for other, at in told.items():
@@ -101,7 +101,6 @@ def _tell_of_length(told: dict[int, str], length: int, session: Session, line: s
                 f"topout: len() of the DataLoader at {line} was {other} at {at}, its steps if dealt out to ranks; "
                 f"evaluation goes through all {length}: a mean over it must ask again"
             )
-
 
 
 def is_training(loader: Any, session: Session) -> bool:
@@ -187,11 +186,15 @@ class _Sharded(_Watched):
         self._session.whole.clear()
         self._session.draws.end_all()
         try:
-            return next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             if self._session.num_passes == self._passes_before:
                 self._session.untrained = (self._line, script_line())
             raise
+        if self._session.num_passes == 0:
+            self._session.num_unused += 1
+            self._session.unused = (self._line, script_line())
+        return batch
 
 
 class _Whole(_Watched):

@@ -21,7 +21,7 @@ from topout.schema.errors import TopoutError
 from topout.train.dealing import Dealing
 from topout.train.fusion.agreement import gather_numbers
 from topout.train.joining import join
-from topout.train.parallelise import replicas
+from topout.train.parallelise import refusals, replicas
 from topout.train.parallelise.draws import EqualDraws
 from topout.train.parallelise.followed import Followed
 from topout.train.parallelise.lines import script_line
@@ -36,6 +36,8 @@ class Session:
 
     def __init__(self) -> None:
         self.is_on = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self.was_forked = False
+        """Whether this process is a child of the rank's, and has not trained."""
         self.is_evaluating = False
         self.has_called_train = False
         self.num_passes = 0
@@ -44,6 +46,9 @@ class Session:
         self.sharded_line: str | None = None
         self.untrained: tuple[str, str] | None = None
         """A loader that was dealt out and is gone through, and its loop, until a backward pass follows."""
+        self.num_unused = 0
+        self.unused: tuple[str, str] | None = None
+        """Batches that were dealt out before any backward pass, and where the last was."""
         self.draws = EqualDraws()
         self.seed = 0
         self.dealing = Dealing()
@@ -70,7 +75,7 @@ class Session:
         os.register_at_fork(after_in_child=self._end)
 
     def _end(self) -> None:
-        self.is_on = False
+        self.was_forked, self.is_on = self.was_forked or self.is_on, False
 
     @property
     def has_begun(self) -> bool:
@@ -89,18 +94,13 @@ class Session:
             self._place = joined(device, local_rank=local_rank, local_world_size=num_local)
             self._gradient_group = dist.new_group()
             # where the script set a seed, it is that one
-            self.seed = gather_numbers([torch.initial_seed() & (2**62 - 1)], dist.group.WORLD)[0][0]
+            rows = gather_numbers([torch.initial_seed() & (2**62 - 1)], dist.group.WORLD)
+            self.seed = rows[0][0]
+            other = next((rank for rank, row in enumerate(rows) if row != rows[0]), None)
+            if other is not None:
+                raise refusals.other_seed(other)
         return self._place
 
-    def stand_aside(self, reason: str) -> None:
-        if self.is_on:
-            self.is_on = False
-            self.tell(f"topout: {reason}; --ddp leaves the script alone")
-
-    def follow(self, optimizer: Any) -> None:
-        """A new one; while training goes on its parameters were made from each rank's own random numbers."""
-        if not self.is_on or any(followed.is_of(optimizer) for followed in self._followed):
-            return
     def steps_in_child(self) -> None:
         """An error here could leave the script waiting for what its process was to send."""
         if self.was_forked and torch.utils.data.get_worker_info() is None:
@@ -114,6 +114,15 @@ class Session:
         if self.is_on:
             raise refusals.shared_memory()
 
+    def stand_aside(self, reason: str) -> None:
+        if self.is_on:
+            self.is_on = False
+            self.tell(f"topout: {reason}; --ddp leaves the script alone")
+
+    def follow(self, optimizer: Any) -> None:
+        """A new one; while training goes on its parameters were made from each rank's own random numbers."""
+        if not self.is_on or any(followed.is_of(optimizer) for followed in self._followed):
+            return
         line = script_line()
         if not self._has_begun:
             self._lines_before.add(line)
@@ -196,33 +205,18 @@ class Session:
         (line, loop), self.untrained = self.untrained, None
         raise TopoutError(
             f"The DataLoader at {line} was dealt out to ranks, and no backward pass followed.",
-            why="each rank saw only its share, so whatever was counted is not of the whole data",
+            why="each rank saw only its share, so whatever was counted, or trained without backward(), is of that",
             do=f"call model.eval(), or use torch.no_grad(), before the loop at {loop}; where batches are read ahead, "
             "train on them before another loader begins, the model is evaluated or anything is saved",
         )
 
     def before_backward(self) -> None:
-        line = script_line()
         if self.whole:
-            made_at, _ = list(self.whole.values())[-1]
-            raise TopoutError(
-                f"backward at {line} trains on a batch of the DataLoader at {made_at}, which is not dealt out.",
-                why="it does not shuffle and model.train() was not called, or its data set is iterable: every rank "
-                "would train on the same samples",
-                do="shuffle=True with a data set that has __getitem__, or topout run -n 1",
-            )
+            raise refusals.not_dealt_out(list(self.whole.values())[-1][0])
         if self.sharded_line is None:
-            raise TopoutError(
-                f"backward at {line} trains on data that came from no DataLoader.",
-                why="--ddp deals out the samples of DataLoaders; every rank would train on the same data",
-                do="feed the loop from torch.utils.data.DataLoader, or topout run -n 1",
-            )
+            raise refusals.no_loader()
         if not self._followed:
-            raise TopoutError(
-                f"backward at {line} computes gradients, and there is no optimizer of torch's to average them for.",
-                why="a loop that updates parameters by itself would give each rank a model of its own",
-                do="update with torch.optim, or topout run -n 1",
-            )
+            raise refusals.no_optimizer()
         self.num_passes += 1
         self.untrained = None
         self._thread = get_ident()
@@ -307,6 +301,8 @@ class Session:
             replicas.broadcast_many(buffers)
         if is_the_model:
             self._prove_equal(list(module.parameters()))
+            # a rank with a larger share has drawn more
+            replicas.equalise_host_draws()
 
     def _is_trained(self, module: Any) -> bool:
         """In part at least; of any other module a rank may change the mode by itself."""
@@ -314,8 +310,6 @@ class Session:
         return any(id(parameter) in trained for parameter in module.parameters())
 
     def _is_the_model(self, module: Any) -> bool:
-            # a rank with a larger share has drawn more
-            replicas.equalise_host_draws()
         """Whether it holds most of what the optimizers train."""
         sizes = {id(parameter): parameter.numel() for parameter in self._parameters()}
         held = sum(sizes.get(id(parameter), 0) for parameter in module.parameters())
@@ -323,23 +317,26 @@ class Session:
 
     def _prove_equal(self, parameters: list[Any]) -> None:
         self._num_proved = self.num_passes
-        if self.is_on and not self._has_begun:
-            self.tell("topout: nothing was dealt out to ranks: no loop trained in this process, each rank did the same")
         other = self.first_that_differs(replicas.fingerprint(parameters))
         if other is not None:
-            raise _other_parameters(f"At {script_line()}", other)
+            raise refusals.other_parameters(f"At {script_line()}", other)
 
     def script_ended(self) -> None:
         """The last look at what no later loader or evaluation would find."""
+        if self.is_on and not self._has_begun:
+            self.tell("topout: nothing was dealt out to ranks: no loop trained in this process, each rank did the same")
         if not (self.is_on and self._has_begun and dist.is_initialized()):
             return
+        if self.num_passes == 0 and self.num_unused > 1:
+            # parameters that a script updates without backward() are averaged by nobody
+            self.untrained = self.unused
         self.refuse_untrained()
         if self.num_passes == self._num_proved:
             # what a script does to a model that it has evaluated is its own affair
             return
         other = replicas.first_that_differed(replicas.fingerprint(self._parameters()))
         if other is not None:
-            raise _other_parameters("When the script had ended", other)
+            raise refusals.other_parameters("When the script had ended", other)
 
     def first_that_differs(self, number: int) -> int | None:
         """The first rank that has another number than rank 0; all ranks ask together."""
@@ -358,12 +355,12 @@ class Session:
         num_groups = sum(engine.num_groups for engine in engines)
         script = os.path.basename(sys.argv[0])  # noqa: PTH119
         self.tell(
+            f"topout: {script} runs data-parallel on {place.world_size} ranks: {self.sharded_line}, "
+            f"{num_tensors} tensors averaged in {counted(num_groups, 'group')}"
+        )
         self.tell(
             "topout: what the script adds up while it trains is of rank 0's share: divide it by the batches or samples "
             f"that were added, len(loader.dataset) is {place.world_size} times too many"
-        )
-            f"topout: {script} runs data-parallel on {place.world_size} ranks: {self.sharded_line}, "
-            f"{num_tensors} tensors averaged in {counted(num_groups, 'group')}"
         )
 
     def tell(self, text: str) -> None:
@@ -373,13 +370,3 @@ class Session:
 
 def _has_parameters(optimizer: Any) -> bool:
     return any(isinstance(tensor, torch.nn.Parameter) for group in optimizer.param_groups for tensor in group["params"])
-
-
-def _other_parameters(where: str, rank: int) -> TopoutError:
-    return TopoutError(
-        f"{where} rank {rank} has other parameters than rank 0.",
-        why="something depends on the rank's own batches, such as a learning rate or a skipped step, or on random "
-        "numbers drawn after the first batch: layers initialised again, noise on weights or gradients",
-        do="make it depend on what is equal on all ranks, such as a torch.Generator with a seed of its own, or "
-        "topout run -n 1",
-    )
