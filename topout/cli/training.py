@@ -37,7 +37,8 @@ def train(options: Mapping[str, Any]) -> int:
     is_json, is_quiet = bool(options.get("json_output")), bool(options.get("quiet"))
     if spec.packs:
         spec = _with_packs(spec)
-    result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet), forks=True)
+    # with --ddp texts hash alike on all hosts (`rank_env`), which a Python learns when it begins
+    result = run_job(spec, Terminal(out_fd=2 if is_json else 1, is_quiet=is_quiet), forks=not spec.ddp)
     ignore_late_warnings()
     wants_report = options.get("report") is not False and spec.record
     code = conclude(result, wants_report=wants_report, is_json=is_json, is_quiet=is_quiet)

@@ -1,6 +1,9 @@
 """Under --ddp: what chance, a length or a process of the script's could make other on each rank, in one script."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -77,6 +80,15 @@ def ended(tmp_path_factory):
 def test_it_is_the_same_on_all_ranks(ended, name) -> None:
     _, (first, second) = ended
     assert first[name] == second[name]
+
+
+def test_sets_have_the_order_that_launchers_of_other_hosts_would_give_them(ended) -> None:
+    # a rank that its launcher forked would have the launcher's, which is another one on each host
+    code = "import json; print(json.dumps(list({f'word {number}' for number in range(50)})))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": "0"}, capture_output=True, check=True
+    )
+    assert ended[1][0]["words"] == json.loads(done.stdout)
 
 
 def test_generators_without_a_seed_differ_from_each_other(ended) -> None:
