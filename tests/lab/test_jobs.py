@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -147,10 +148,38 @@ def test_a_node_that_cannot_be_reached_is_named_and_nothing_stays_behind(slurm: 
     assert not (tmp_path / "topout-runs").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_is_ended_while_hosts_are_awaited_ends_what_was_started_there(
+    slurm: Slurm, tmp_path: Path, number: int
+) -> None:
+    """The launcher on n2 has been started, and takes long to come."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\n"
+        "if b'agent_process' in open('/proc/self/cmdline', 'rb').read() and os.uname().nodename == 'n2':\n"
+        "    open('late', 'w').close()\n"
+        "    time.sleep(60)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    words = [*ways.TOPOUT, "run", "--no-report", TRAIN]
+    script = tmp_path / "go.sh"
+    # the job goes on after it
+    script.write_text(f"{shlex.join(map(str, words))} &\necho $! >head; wait $!; echo $? >code; sleep 60\n")
+    process = slurm.popen(
+        ["salloc", "-Q", "-N2", *slurm.nodes[0].prefix, "bash", script], cwd=tmp_path, env={"PYTHONPATH": path}
+    )
+    assert wait_for((tmp_path / "late").exists)
+    os.kill(int((tmp_path / "head").read_text()), number)
+    assert wait_for(lambda: (tmp_path / "code").exists() and (tmp_path / "code").read_text().strip() != "")
+    assert int((tmp_path / "code").read_text()) == 128 + number
+    assert wait_for(lambda: launchers(slurm) == [], 5), launchers(slurm)
+    process.terminate()
+    process.communicate(timeout=60)
+
+
 def launchers(slurm: Slurm) -> list[str]:
     """Command lines of the topout that runs on the nodes."""
     lines = [_command(pid) for node in slurm.nodes for pid in node.processes()]
-    return [line for line in lines if "-m topout" in line and "late.sh" not in line]
+    return [line for line in lines if ("-m topout" in line and "late.sh" not in line) or "agent_process" in line]
 
 
 def _command(pid: int) -> str:

@@ -92,6 +92,17 @@ def test_who_does_not_end_is_ended_with_its_children(start, tmp_path):
         time.sleep(0.01)
 
 
+def test_who_is_asked_to_end_may_end_others_first(start, tmp_path):
+    code = f"trap 'touch {tmp_path}/ended; exit 5' TERM; touch {tmp_path}/ready; while :; do sleep 0.01; done"
+    command = start("sh", "-c", code)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    command.terminate()
+    command.await_end(60)
+    assert command.poll() == 5
+    assert (tmp_path / "ended").exists()
+
+
 def test_on_an_old_kernel_its_end_is_looked_for(start, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     command = start("sh", "-c", "sleep 0.2; exit 3")

@@ -60,17 +60,25 @@ class StartedCommand:
             return
         self._look_until(seconds)
 
+    def terminate(self) -> None:
+        """Asks it to end; it may have something to end elsewhere first."""
+        self._signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """With all that it started in its session's first group; waits for its end."""
-        if self.poll() is None:
-            with ignoring(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+        if self._returncode is None:
             self._reap(0)
 
     def close(self) -> None:
         if self._said_fd >= 0:
             os.close(self._said_fd)
             self._said_fd = -1
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            with ignoring(ProcessLookupError):
+                os.killpg(self.pid, number)
 
     def _look_until(self, seconds: float) -> None:
         import time

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from topout.launch.company import Company
 
 _LEAVE_S = 5.0
+_TERMINATE_S = 5.0
 _HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 (`pathlib` takes longer than all this file)
 
 
@@ -70,7 +71,8 @@ def start_through_scheduler(
                 missing=lambda arrived: ", ".join([h for n, h in enumerate(hosts) if n not in arrived][:8]),
             )
     except BaseException:
-        starters.close()
+        # launchers that have not come yet would look for a head that is gone
+        starters.close(patience_s=0.0)
         raise
     return Company(None, allocation, Head(links, None, token, say), starters)
 
@@ -119,11 +121,19 @@ class Starters:
                     exit_code=ExitCode.ENVIRONMENT,
                 )
 
-    def close(self) -> None:
-        """They end when their launchers do; who does not is ended."""
-        deadline = time.monotonic() + _LEAVE_S
+    def close(self, patience_s: float = _LEAVE_S) -> None:
+        """They end when their launchers do; who does not is ended, and with it what it started elsewhere."""
+        self._await_ends(patience_s)
         for command in self._commands:
-            command.await_end(max(0.0, deadline - time.monotonic()))
+            # killed at once, srun and its like would leave what they started on the hosts to itself
+            command.terminate()
+        self._await_ends(_TERMINATE_S)
+        for command in self._commands:
             command.kill()
             command.close()
         remove_private_files()
+
+    def _await_ends(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for command in self._commands:
+            command.await_end(max(0.0, deadline - time.monotonic()))
