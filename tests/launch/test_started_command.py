@@ -1,6 +1,8 @@
 """A command beside the launcher: found on the path, apart from the terminal, ended with what it started."""
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -69,6 +71,21 @@ def test_no_file_of_the_launcher_stays_open_in_it(start, tmp_path):
         command.await_end(60)
         # the last is that of the listing
         assert command.said().split() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_file_beyond_a_limit_that_came_later_is_no_error(start, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(tmp_path / "given", "w") as given:
+        high = fcntl.fcntl(given.fileno(), fcntl.F_DUPFD, soft - 1)
+        try:
+            os.set_inheritable(high, True)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+            command = start("true")
+            command.await_end(60)
+            assert command.poll() == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            os.close(high)
 
 
 def test_signals_that_python_ignores_end_it(start):

@@ -135,9 +135,11 @@ def _by_subprocess(words: Sequence[str], environment: Mapping[str, str], said_fd
 def _inherited() -> list[int]:
     """What this process was given beyond the first three, and what it does not close by itself for a command."""
     found = []
+    # the C library refuses to close what a limit that came later (`ulimit -n`) leaves no room for
+    limit = os.sysconf("SC_OPEN_MAX")
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         # one of them was that of the listing
         with ignoring(OSError):
-            if int(name) > 2 and os.get_inheritable(int(name)):
+            if int(name) > 2 and not 0 <= limit <= int(name) and os.get_inheritable(int(name)):
                 found.append(int(name))
     return found
