@@ -13,8 +13,9 @@ import pytest
 from tests.launch.test_plain_values import world_of
 from tests.launch.test_watchdog import at, pending, seen, standing_still
 from tests.launch.test_wire import gather, in_background, say_hello
-from topout.launch import holdup, ranks_meeting, waits
+from topout.launch import holdup, ports, ranks_meeting, waits
 from topout.launch.meeting_point import MeetingPoint, reach
+from topout.launch.ports import free_ports
 from topout.launch.ranks_meeting import _tell, meet_as_task
 from topout.launch.rendezvous import connect_once, listen
 from topout.launch.run_record import RunRecord
@@ -22,7 +23,7 @@ from topout.launch.scribe import Scribe
 from topout.launch.watchdog import Look, Watchdog
 from topout.launch.watching import Watching
 from topout.launch.wire import NotOursError, Wire
-from topout.schema.errors import TopoutError
+from topout.schema.errors import ExitCode, TopoutError
 from topout.schema.spec import RunSpec
 
 
@@ -59,6 +60,28 @@ def test_a_gathering_asks_for_as_many_descriptors_as_launchers_come(many_files):
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1500
 
 
+def test_finding_ports_asks_for_as_many_descriptors_as_there_are_ranks(many_files):
+    few_more = max(map(int, os.listdir("/proc/self/fd"))) + 32
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few_more, many_files))
+    assert len(set(free_ports("127.0.0.1", 100))) == 100
+
+
+def test_ports_that_cannot_be_had_are_an_error_and_none_stays_open(monkeypatch):
+    real, held = ports.hold_port, []
+
+    def hold_few(address):
+        if len(held) == 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        held.append(real(address))
+        return held[-1]
+
+    monkeypatch.setattr(ports, "hold_port", hold_few)
+    with pytest.raises(TopoutError, match="8 ports") as caught:
+        free_ports("127.0.0.1", 8)
+    assert caught.value.exit_code == ExitCode.ENVIRONMENT
+    assert [port.fileno() for port in held] == [-1, -1, -1]
+
+
 class FullDoor:
     """A listener that has somebody waiting, and no descriptor left for a while."""
 
@@ -82,9 +105,10 @@ def test_who_cannot_be_taken_yet_is_taken_later_without_spinning(monkeypatch):
     monkeypatch.setattr("topout.launch.gathering.time", clock)
     listener = listen("127.0.0.1")
     results, thread = in_background(gather, FullDoor(listener, 3), "secret", 1)
-    say_hello(listener.getsockname()[1], "secret")
+    wire = say_hello(listener.getsockname()[1], "secret")
     thread.join(10)
     assert results == [["n2"]]
+    assert wire.is_open
     assert len(pauses) >= 3
 
 

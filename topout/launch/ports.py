@@ -3,6 +3,8 @@
 import _socket
 
 from topout.host.light_socket import Socket
+from topout.host.open_files import allow_open_files
+from topout.schema.errors import ExitCode, TopoutError
 
 
 def hold_port(address: str) -> Socket:
@@ -14,9 +16,20 @@ def hold_port(address: str) -> Socket:
 
 def free_ports(address: str, count: int) -> list[int]:
     """For frameworks in which every rank listens; nobody holds these, so use them soon."""
-    holders = [hold_port(address) for _ in range(count)]
+    # one is open for each until all are found
+    allow_open_files(count)
+    holders: list[Socket] = []
     try:
+        while len(holders) < count:
+            holders.append(hold_port(address))
         return [int(holder.getsockname()[1]) for holder in holders]
+    except OSError as error:
+        raise TopoutError(
+            f"{count} ports for as many ranks cannot be had at {address}.",
+            why=error.strerror or str(error),
+            do="start fewer ranks with -n, or raise the limit on open files (ulimit -n)",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
     finally:
         for holder in holders:
             holder.close()
