@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -17,9 +18,10 @@ from topout.launch.member import Member
 from topout.launch.plain_values import to_plain
 from topout.launch.ports import free_ports, hold_port
 from topout.launch.rendezvous import connect, connect_once, job_ports, job_token, listen
-from topout.launch.signals import LauncherSignals
+from topout.launch.signals import EndedByError, LauncherSignals
 from topout.launch.wire import NotOursError, Wire, encoded
 from topout.schema.errors import TopoutError
+from topout.schema.light_dataclass import replace
 from topout.schema.world import Core, Host
 
 pytestmark = pytest.mark.alone
@@ -51,7 +53,7 @@ def in_background(action, *arguments):
     def run():
         try:
             results.append(action(*arguments))
-        except Exception as error:
+        except (Exception, EndedByError) as error:
             results.append(error)
 
     thread = threading.Thread(target=run)
@@ -77,8 +79,9 @@ def test_who_does_not_know_the_token_is_refused_and_holds_nobody_up():
     noisy.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100_000)
     with pytest.raises(NotOursError):
         connect_once("127.0.0.1", port, "another")
-    say_hello(port, "secret")
+    wire = say_hello(port, "secret")
     thread.join(10)
+    assert wire.is_open
     assert results == [["n2"]]
     silent.close()
     noisy.close()
@@ -102,8 +105,9 @@ def test_no_line_of_a_stranger_ends_the_job(line):
     results, thread = in_background(gather, listener, "secret", 1)
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(line + b"\n")
-        say_hello(port, "secret")
+        wire = say_hello(port, "secret")
         thread.join(10)
+    assert wire.is_open
     assert results == [["n2"]]
 
 
@@ -196,6 +200,37 @@ def test_where_tokens_differ_both_ends_say_so(monkeypatch):
     assert "the same TOPOUT_TOKEN" in error.value.do
     assert "did not arrive" in results[0].problem
     assert "knew another token" in results[0].why
+
+
+def say_hello_and_more(port: int) -> Wire:
+    """The hello stays in the kernel and leaves with what comes next, as a head that was busy finds it."""
+    wire = connect_once("127.0.0.1", port, "secret")
+    hello = encoded(kind="hello", member=to_plain(Member(number=1, host=HOST, is_task=True)))
+    wire._socket.send(b"{" + hello + b"}\n", socket.MSG_MORE)
+    return wire
+
+
+def test_who_came_and_has_gone_again_is_lost_and_not_left_out():
+    listener = listen("127.0.0.1")
+    port = listener.getsockname()[1]
+    results, thread = in_background(gather, listener, "secret", 2)
+    say_hello_and_more(port).close()
+    stays = say_hello(port, "secret", 2, replace(HOST, name="n3"))
+    thread.join(10)
+    (error,) = results
+    assert error.problem == "n2 was lost while the job started."
+    assert stays.next_message(time.monotonic() + 10)["kind"] == "bye"
+
+
+def test_who_came_and_was_told_to_end_ends_the_job():
+    listener = listen("127.0.0.1")
+    results, thread = in_background(gather, listener, "secret", 1)
+    told = say_hello_and_more(listener.getsockname()[1])
+    told.send("ending", cause="interrupted", orders=[], number=int(signal.SIGTERM), rank=None)
+    told.close()
+    thread.join(10)
+    (error,) = results
+    assert (type(error), error.number) == (EndedByError, signal.SIGTERM)
 
 
 def test_two_that_claim_one_place_are_refused():
@@ -402,7 +437,7 @@ def test_nothing_else_is_done_while_a_newcomer_is_answered():
             newcomer.recv(1 << 12)
             time.sleep(0.3)
             left_at[0] = time.monotonic()
-        say_hello(port, "secret").close()
+        return say_hello(port, "secret")
 
     def load():
         loaded_at.append(time.monotonic())
@@ -412,11 +447,12 @@ def test_nothing_else_is_done_while_a_newcomer_is_answered():
     came_at, left_at, loaded_at = [0.0], [0.0], []
     listener = listen("127.0.0.1")
     with Gathering(listener, "secret", None) as gathering:
-        _, thread = in_background(come, listener.getsockname()[1])
+        came, thread = in_background(come, listener.getsockname()[1])
         gathering.await_all(1, timeout_s=5, signals=LauncherSignals(), check=lambda: None, missing=str, meanwhile=load)
     thread.join(10)
     assert loaded_at
     assert not [at for at in loaded_at if came_at[0] + 0.1 < at < left_at[0]]
+    came[0].close()
 
 
 def test_the_meeting_point_answers_and_then_leaves_its_port_to_rank_0():

@@ -13,7 +13,7 @@ from topout import __version__
 from topout.host.light_selector import Selector
 from topout.host.light_socket import Socket
 from topout.host.open_files import allow_open_files, most_open_files
-from topout.launch.link import Link
+from topout.launch.link import Link, check_open
 from topout.launch.member import Member
 from topout.launch.plain_values import from_plain
 from topout.launch.signals import EndedByError, LauncherSignals
@@ -103,6 +103,8 @@ class Gathering:
                 check()
             if now - progress_at > timeout_s:
                 raise self._not_all(f"{num_wanted - len(arrived)} of {num_wanted}", missing(arrived), timeout_s)
+        # who came and has gone again would be missing without a word
+        check_open(self._links.values())
         return list(self._links.values())
 
     def _arrived(self) -> set[int]:
@@ -167,8 +169,10 @@ class Gathering:
                 self._selector.unregister(fd)
                 del self._pending[fd]
                 self._admit(wire, message)
-                return
-        if not wire.is_open:
+            elif message.get("kind") == "ending":
+                # came right behind its hello
+                raise EndedByError(int(message["number"]))
+        if not wire.is_open and fd in self._pending:
             self._forget(fd)
 
     def _admit(self, wire: Wire, message: dict[str, Any]) -> None:
