@@ -12,6 +12,7 @@ import pytest
 from topout import __version__
 from topout.host.light_selector import Selector
 from topout.launch import rendezvous
+from topout.launch import wire as wire_module
 from topout.launch.gathering import Gathering
 from topout.launch.meeting_point import MeetingPoint, reach
 from topout.launch.member import Member
@@ -391,6 +392,23 @@ def test_an_unreachable_head_is_an_error_after_the_timeout():
     assert str(port) in error.value.why
     assert "--start-timeout" in error.value.do
     assert error.value.do.endswith("; ask n3")
+
+
+def test_ports_that_never_answer_are_not_all_awaited_beyond_the_timeout(monkeypatch):
+    monkeypatch.setattr(wire_module, "HANDSHAKE_S", 0.2)
+    silent = [listen("127.0.0.1") for _ in range(8)]
+    num_checks = 0
+
+    def check():
+        nonlocal num_checks
+        num_checks += 1
+
+    with pytest.raises(TopoutError, match="cannot reach the head"):
+        connect(["127.0.0.1"], [door.getsockname()[1] for door in silent], "secret", timeout_s=0.3, check=check)
+    # a signal is looked for after each of them
+    assert 1 <= num_checks <= 3
+    for door in silent:
+        door.close()
 
 
 def test_time_in_which_it_was_stopped_does_not_count_against_who_looks_for_the_head():

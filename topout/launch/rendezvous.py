@@ -191,20 +191,22 @@ def connect(
         # the head nearly always has the first port; a thousand tasks should not knock at all of them every time
         tried = ports if num_tries % _TRIES_AT_FIRST_PORT == 0 else ports[:1]
         num_tries += 1
-        for address in addresses:
-            for port in tried:
-                try:
-                    return connect_once(address, port, token, meanwhile)
-                except (OSError, NotOursError) as error:
-                    last = error
-                    if isinstance(error, RefusedError):
-                        refusing = f"{address}:{port}"
+        for address, port in [(address, port) for address in addresses for port in tried]:
+            # where nobody answers, each of them takes seconds
+            if time.monotonic() >= give_up_at:
+                break
+            try:
+                return connect_once(address, port, token, meanwhile)
+            except (OSError, NotOursError) as error:
+                last = error
+                if isinstance(error, RefusedError):
+                    refusing = f"{address}:{port}"
+            before = time.monotonic()
+            check()
+            # stopped by Ctrl-Z it could not try
+            give_up_at += time.monotonic() - before
         if not meanwhile():
             time.sleep(retry_s)
-        before = time.monotonic()
-        check()
-        # stopped by Ctrl-Z it could not try
-        give_up_at += time.monotonic() - before
         retry_s = min(_RETRY_GROWTH * retry_s, _LONGEST_RETRY_S)
     where = " and ".join(addresses)
     if refusing is not None:
