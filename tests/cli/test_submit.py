@@ -243,6 +243,7 @@ def test_an_evaluation_is_shown_after_the_job(run_topout, site, tmp_path):
         ("--time 2h --scheduler local train.py", "Nothing can be submitted to local."),
         ("--time 2h --eval-job evla.py train.py", "There is no script evla.py."),
         ("--time 2h --eval-job ' train.py", "cannot be read"),
+        ("--time 2h --eval-job '' train.py", "names no script"),
         ("--time 2h --switches 0 train.py", "switches = 0 is not possible."),
         ("--time 2h --container i.sif --nodes 2 --per-node socket train.py", "--per-node socket is not possible in a"),
         ("--time 2h --container i.sif --gpus 4 --per-node numa train.py", "--per-node numa is not possible in a"),

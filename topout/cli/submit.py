@@ -303,7 +303,7 @@ def _evaluation_words(eval_job: str | None, *, is_checked: bool) -> tuple[str, .
         raise TopoutError(
             f"--eval-job {eval_job!r} cannot be read.", why=str(error), do="write it as you would type it in a shell"
         ) from None
-    if not words:
+    if not words or not words[0].strip():
         raise TopoutError("--eval-job names no script.", why="it is empty", do="--eval-job 'eval.py --split test'")
     if is_checked:
         with_target(RunSpec(script=words[0]))
